@@ -1,0 +1,127 @@
+//! `GET /v1/doctor`: each thing a sandbox needs, its state and, where it is less than it should be, the cure.
+
+use super::wire::{Check, CheckState, DoctorAnswer};
+use crate::executor::HostReport;
+use crate::isolation::landlock;
+use crate::isolation::probe::Kernel;
+use crate::isolation::warden::ProfileState;
+use crate::model::{CgroupMode, Hold, Layer};
+use nix::errno::Errno;
+use std::sync::Arc;
+
+/// What start-up found, ready to be told.
+#[derive(Debug)]
+pub struct Doctor {
+    host: Arc<HostReport>,
+    profiles: Vec<(String, ProfileState)>,
+}
+
+fn check(name: &str, state: CheckState, found: impl Into<String>, cure: impl Into<String>) -> Check {
+    let cure = (state != CheckState::Ok).then(|| cure.into());
+    Check { name: name.to_owned(), state, found: found.into(), cure }
+}
+
+fn whether(holds: bool) -> CheckState {
+    if holds { CheckState::Ok } else { CheckState::Failed }
+}
+
+impl Doctor {
+    /// A doctor over what start-up found.
+    #[must_use]
+    pub fn new(host: Arc<HostReport>, profiles: Vec<(String, ProfileState)>) -> Self {
+        Self { host, profiles }
+    }
+
+    /// What start-up found of the host.
+    #[must_use]
+    pub fn host(&self) -> &HostReport {
+        &self.host
+    }
+
+    /// Profiles that can be used.
+    #[must_use]
+    pub fn usable_profiles(&self) -> Vec<String> {
+        let usable = self.profiles.iter().filter(|(_, state)| *state == ProfileState::Usable);
+        usable.map(|(id, _)| id.clone()).collect()
+    }
+
+    /// All checks.
+    #[must_use]
+    pub fn answer(&self) -> DoctorAnswer {
+        let mut checks = vec![check("kernel", CheckState::Ok, format!("Linux {}", self.host.kernel.release), "")];
+        checks.extend(self.namespaces());
+        checks.push(self.landlock());
+        let seccomp = self.host.kernel.seccomp;
+        let found = if seccomp { "filters can be loaded" } else { "no filters" };
+        checks.push(check("seccomp", whether(seccomp), found, Kernel::cure(Layer::Seccomp)));
+        checks.extend(self.cgroups());
+        checks.push(self.workspace());
+        checks.extend(self.profiles.iter().map(|(id, state)| profile_check(id, state)));
+        DoctorAnswer { ok: checks.iter().all(|check| check.state != CheckState::Failed), checks }
+    }
+
+    fn namespaces(&self) -> impl Iterator<Item = Check> {
+        let wanted = [Layer::User, Layer::Mount, Layer::Pid, Layer::Ipc, Layer::Uts, Layer::CgroupNs, Layer::Net];
+        wanted.into_iter().map(|layer| {
+            let there = self.host.kernel.namespaces.contains(&layer);
+            let found = if there { "can be made" } else { "can't be made" };
+            check(&format!("namespace {}", layer.name()), whether(there), found, Kernel::cure(layer))
+        })
+    }
+
+    fn landlock(&self) -> Check {
+        let abi = self.host.kernel.landlock_abi;
+        let state = match landlock::report(abi).status {
+            Hold::Full => CheckState::Ok,
+            Hold::Partial => CheckState::Degraded,
+            Hold::None => CheckState::Failed,
+        };
+        let missing = landlock::missing(abi).join(", ");
+        let found = if missing.is_empty() { format!("ABI {abi}") } else { format!("ABI {abi}, lacks {missing}") };
+        check("landlock", state, found, Kernel::cure(Layer::Landlock))
+    }
+
+    fn cgroups(&self) -> impl Iterator<Item = Check> {
+        let mode = match self.host.cgroup_mode {
+            CgroupMode::V1 => "v1 below the daemon's own group",
+            CgroupMode::V2 => "v2, delegated",
+        };
+        [Layer::Memory, Layer::Pids, Layer::Cpu].into_iter().map(move |layer| {
+            let there = self.host.cgroup_layers.contains(&layer);
+            let found = if there { mode } else { "no controller" };
+            check(&format!("cgroup {}", layer.name()), whether(there), found, Kernel::cure(layer))
+        })
+    }
+
+    fn workspace(&self) -> Check {
+        match self.host.idmap_errno {
+            0 => check(
+                "workspace",
+                CheckState::Degraded,
+                "id-mapped mounts work; projects are plain directories without a quota",
+                "leave project_id out (sized tmpfs), or keep an eye on the disk; a store with quotas is on its way",
+            ),
+            raw => {
+                let found = format!("id-mapped mounts fail: {}", Errno::from_raw(raw).desc());
+                check("workspace", CheckState::Failed, found, Kernel::cure(Layer::Workspace))
+            }
+        }
+    }
+}
+
+fn profile_check(id: &str, state: &ProfileState) -> Check {
+    let name = format!("profile {id}");
+    match state {
+        ProfileState::Usable => check(&name, CheckState::Ok, "every layer it requires is there", ""),
+        ProfileState::Missing(layer) => {
+            let found = format!("requires the layer {}, which is missing", layer.name());
+            check(&name, CheckState::Failed, found, Kernel::cure(*layer))
+        }
+        ProfileState::NoRoot => check(
+            &name,
+            CheckState::Failed,
+            "its root tree could not be built",
+            "see the daemon's log; check rootfs in the profile",
+        ),
+    }
+}

@@ -1,0 +1,297 @@
+//! The only mapping to HTTP: every refusal and fault to its status, code, class and words.
+//!
+//! The chain of causes goes to the log under the request id; the caller gets the message made here.
+
+use super::wire::{ErrorAnswer, ErrorBody};
+use crate::executor::RunError;
+use crate::isolation::probe::Kernel;
+use crate::isolation::warden::protocol::Refused;
+use crate::isolation::warden::words::WordsError;
+use crate::model::Layer;
+use crate::pipeline::Failure;
+use crate::policy::Refusal;
+use crate::workspace::WorkspaceError;
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use nix::errno::Errno;
+use serde_json::{Value, json};
+
+/// The stable families of SPEC §6.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Class {
+    Schema,
+    PermissionDeny,
+    DenyTool,
+    CapabilityBlocked,
+    BudgetExceeded,
+    Unavailable,
+    Internal,
+}
+
+impl Class {
+    fn name(self) -> &'static str {
+        match self {
+            Class::Schema => "SCHEMA.VALIDATION_FAILED",
+            Class::PermissionDeny => "SANDBOX.PERMISSION_DENY",
+            Class::DenyTool => "POLICY.DENY_TOOL",
+            Class::CapabilityBlocked => "SANDBOX.CAPABILITY_BLOCKED",
+            Class::BudgetExceeded => "QUOTA.BUDGET_EXCEEDED",
+            Class::Unavailable => "PROVIDER.UNAVAILABLE",
+            Class::Internal => "UNKNOWN.INTERNAL",
+        }
+    }
+}
+
+/// An error on its way to the caller.
+#[derive(Debug)]
+pub(super) struct ApiError {
+    status: StatusCode,
+    code: &'static str,
+    class: Class,
+    message: String,
+    details: Value,
+    retryable: bool,
+    request_id: String,
+}
+
+impl ApiError {
+    pub(super) fn new(status: StatusCode, code: &'static str, class: Class, message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self { status, code, class, message, details: json!({}), retryable: false, request_id: String::new() }
+    }
+
+    fn details(self, details: Value) -> Self {
+        Self { details, ..self }
+    }
+
+    fn retryable(self) -> Self {
+        Self { retryable: true, ..self }
+    }
+
+    /// The error under the id of its request.
+    pub(super) fn of_request(self, request_id: &str) -> Self {
+        Self { request_id: request_id.to_owned(), ..self }
+    }
+
+    pub(super) fn unauthenticated() -> Self {
+        let message =
+            "no [access] rule of the daemon's config matches this caller; add its uid or put it in a listed group";
+        Self::new(StatusCode::UNAUTHORIZED, "unauthenticated", Class::PermissionDeny, message)
+    }
+
+    pub(super) fn not_found() -> Self {
+        Self::new(
+            StatusCode::NOT_FOUND,
+            "not_found",
+            Class::Schema,
+            "there is no such thing here; GET /v1/health answers",
+        )
+    }
+
+    pub(super) fn method_not_allowed() -> Self {
+        Self::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "method_not_allowed",
+            Class::Schema,
+            "this address does not take that method",
+        )
+    }
+
+    pub(super) fn body_too_large(limit: usize) -> Self {
+        let message = format!("the body is larger than {limit} bytes; put large data into a project's workspace");
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", Class::CapabilityBlocked, message)
+            .details(json!({"limit_bytes": limit}))
+    }
+
+    pub(super) fn bad_body(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "bad_body", Class::Schema, message)
+    }
+
+    pub(super) fn field(field: &str, problem: impl std::fmt::Display) -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_field", Class::Schema, format!("{field}: {problem}"))
+            .details(json!({"field": field}))
+    }
+
+    fn invalid_path(field: &str, reason: impl serde::Serialize, message: String) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "invalid_path", Class::Schema, message)
+            .details(json!({"field": field, "reason": reason}))
+    }
+
+    fn boundary(field: &str) -> Self {
+        let message = format!("{field} leads through a link or across the boundary of the workspace");
+        Self::new(StatusCode::FORBIDDEN, "boundary", Class::CapabilityBlocked, message).details(json!({"field": field}))
+    }
+
+    fn layer_missing(layer: Layer, what: impl std::fmt::Display) -> Self {
+        let (name, cure) = (layer.name(), Kernel::cure(layer));
+        let message = format!("layer {name} can't be had in full: {what}; nothing was started. Cure: {cure}");
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "layer_missing", Class::Unavailable, message)
+            .details(json!({"layer": name, "cure": cure}))
+    }
+
+    fn internal() -> Self {
+        let message = "the daemon failed; its log has the cause under this request id";
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", Class::Internal, message)
+    }
+}
+
+impl From<Refusal> for ApiError {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::UnknownProfile { given, known } => {
+                let message = format!("profile {given:?} is not known; there are {}", known.join(", "));
+                Self::new(StatusCode::UNPROCESSABLE_ENTITY, "unknown_profile", Class::Schema, message)
+                    .details(json!({"field": "profile", "known": known}))
+            }
+            Refusal::CapabilityNotSupported { capability, operation, available } => {
+                let name = capability.name();
+                let message = format!("the profile does not declare {name}:{operation}; use one that does");
+                Self::new(StatusCode::BAD_REQUEST, "capability_not_supported", Class::Schema, message)
+                    .details(json!({"capability": name, "operation": operation, "available": available}))
+            }
+            Refusal::InvalidPath { field, reason } => {
+                let message = format!("{field} must be a relative path that stays in its area");
+                Self::invalid_path(&field, reason, message)
+            }
+            Refusal::InvalidField { field, problem } => Self::field(&field, problem),
+            Refusal::Widens { field, asked, permitted } => {
+                let message = format!("{field} is {asked}, the profile permits {permitted}; a request may only narrow");
+                Self::new(StatusCode::FORBIDDEN, "override_widens", Class::DenyTool, message)
+                    .details(json!({"field": field, "asked": asked, "permitted": permitted}))
+            }
+            Refusal::NoSuchProject => {
+                Self::new(StatusCode::NOT_FOUND, "no_such_project", Class::Schema, "there is no such project of yours")
+                    .details(json!({"field": "project_id"}))
+            }
+            Refusal::NoSuchExec => Self::new(
+                StatusCode::NOT_FOUND,
+                "no_such_exec",
+                Class::Schema,
+                "there is no such running exec of yours",
+            ),
+            Refusal::NoSuchDirectory { field } => {
+                let message = format!("{field} is not a directory of the work area; make it first or leave it out");
+                Self::invalid_path(&field, "not_found", message)
+            }
+            Refusal::Boundary { field } => Self::boundary(&field),
+            Refusal::QueueFull { retry_after_ms } => {
+                let message = "all places are taken and the queue is full; try again, or raise max_concurrent_execs";
+                Self::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", Class::BudgetExceeded, message)
+                    .details(json!({"retry_after_ms": retry_after_ms}))
+                    .retryable()
+            }
+            Refusal::LayerMissing { layer, cure: _ } => Self::layer_missing(layer, "the profile requires it"),
+            Refusal::Draining => {
+                let message = "the daemon is going down and takes no new execs; try again in a moment";
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "draining", Class::Unavailable, message).retryable()
+            }
+        }
+    }
+}
+
+impl From<WordsError> for ApiError {
+    fn from(error: WordsError) -> Self {
+        let field = match &error {
+            WordsError::Nul(field)
+            | WordsError::Empty(field)
+            | WordsError::WordTooLong(field)
+            | WordsError::TooMany(field) => {
+                format!("exec.{field}")
+            }
+            WordsError::TooLarge | WordsError::Malformed => "exec".to_owned(),
+        };
+        Self::field(&field, error)
+    }
+}
+
+impl From<WorkspaceError> for ApiError {
+    fn from(error: WorkspaceError) -> Self {
+        match error {
+            WorkspaceError::NotYours => Refusal::NoSuchProject.into(),
+            WorkspaceError::Missing(field) => Refusal::NoSuchDirectory { field: field.to_owned() }.into(),
+            WorkspaceError::Boundary(field) => Self::boundary(field),
+            WorkspaceError::Host { what, source } => {
+                tracing::error!(what, %source, "the workspace failed");
+                Self::internal()
+            }
+        }
+    }
+}
+
+impl From<Refused> for ApiError {
+    fn from(refused: Refused) -> Self {
+        let errno = |raw: i32| Errno::from_raw(raw).desc();
+        match refused {
+            Refused::Layer(index) => {
+                let layer = Layer::ALL.get(usize::from(index)).copied().unwrap_or(Layer::Mount);
+                Self::layer_missing(layer, "the host does not have it")
+            }
+            Refused::Workspace(raw) => Self::layer_missing(Layer::Workspace, errno(raw)),
+            Refused::Cgroup(raw) => Self::layer_missing(Layer::Memory, errno(raw)),
+            Refused::Spawn(raw) => Self::layer_missing(Layer::User, errno(raw)),
+            Refused::Busy => Refusal::QueueFull { retry_after_ms: 1000 }.into(),
+            // The front checks both before it asks; a warden that disagrees has another set of profiles.
+            Refused::Profile | Refused::Wider(_) => {
+                tracing::error!(?refused, "front and warden disagree about a profile");
+                Self::internal()
+            }
+        }
+    }
+}
+
+impl From<RunError> for ApiError {
+    fn from(error: RunError) -> Self {
+        match error {
+            RunError::Words(error) => error.into(),
+            RunError::Workspace(error) => error.into(),
+            RunError::Refused(refused) => refused.into(),
+            RunError::Layer(fault) => match fault.step.layer() {
+                Some(layer) => Self::layer_missing(layer, fault),
+                None => {
+                    tracing::error!(%fault, "a sandbox failed before its program started");
+                    Self::internal()
+                }
+            },
+            RunError::Gone(gone) => {
+                let (status, class) = (StatusCode::SERVICE_UNAVAILABLE, Class::Unavailable);
+                Self::new(status, "warden_gone", class, gone.to_string()).retryable()
+            }
+            RunError::Pipes(error) => {
+                tracing::error!(%error, "could not make pipes");
+                Self::internal()
+            }
+        }
+    }
+}
+
+impl From<Failure> for ApiError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Refused(refusal) => refusal.into(),
+            Failure::Run(error) => error.into(),
+            Failure::Internal => Self::internal(),
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let retry_after = self.details.get("retry_after_ms").and_then(Value::as_u64);
+        let body = ErrorAnswer {
+            error: ErrorBody {
+                code: self.code.to_owned(),
+                class: self.class.name().to_owned(),
+                message: self.message,
+                details: self.details,
+                retryable: self.retryable,
+                request_id: self.request_id,
+            },
+        };
+        let mut response = (self.status, Json(body)).into_response();
+        if let Some(ms) = retry_after {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(ms.div_ceil(1000)));
+        }
+        response
+    }
+}

@@ -1,0 +1,201 @@
+//! The routes and what each does.
+
+use super::access::{Access, Peer};
+use super::doctor::Doctor;
+use super::error::ApiError;
+use super::wire::{ExecAnswer, HealthAnswer};
+use crate::model::{ExecId, ExecRequest, Principal};
+use crate::pipeline::Pipeline;
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, FromRequest, Path, Request, State as AxumState};
+use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{delete, get, post};
+use axum::{Extension, Json, Router};
+use serde::de::DeserializeOwned;
+use std::sync::Arc;
+
+/// Largest body: inputs and standard input of one exec.
+pub const BODY_MAX: usize = 16 << 20;
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// What handlers share.
+#[derive(Clone)]
+pub struct State {
+    /// The way to execs.
+    pub pipeline: Pipeline,
+    /// Who may call.
+    pub access: Access,
+    /// What is known of the host.
+    pub doctor: Arc<Doctor>,
+}
+
+/// The id of one request, in its answer and in the log.
+#[derive(Clone)]
+struct RequestId(Arc<str>);
+
+/// All routes. The connection's [`Peer`] must be among a request's extensions.
+pub fn router(state: State) -> Router {
+    Router::new()
+        .route("/v1/execs", post(run_exec))
+        .route("/v1/execs/{id}", delete(cancel_exec))
+        .route("/v1/health", get(health))
+        .route("/v1/doctor", get(doctor))
+        .fallback(|Extension(RequestId(id))| async move { ApiError::not_found().of_request(&id) })
+        .method_not_allowed_fallback(|Extension(RequestId(id))| async move {
+            ApiError::method_not_allowed().of_request(&id)
+        })
+        .layer(DefaultBodyLimit::max(BODY_MAX))
+        .layer(from_fn_with_state(state.clone(), identify))
+        .layer(from_fn(number))
+        .with_state(state)
+}
+
+/// Gives every request an id and puts it on its answer.
+async fn number(mut request: Request, next: Next) -> Response {
+    // An exec id's digits are unique enough; the prefix tells the two apart.
+    let id: Arc<str> = ExecId::generate().as_str().replacen("ex_", "rq_", 1).into();
+    request.extensions_mut().insert(RequestId(id.clone()));
+    let mut response = next.run(request).await;
+    let value = HeaderValue::from_str(&id).expect("an id is plain ASCII");
+    response.headers_mut().insert(REQUEST_ID, value);
+    response
+}
+
+/// Level 0: nobody gets past here without a principal.
+async fn identify(AxumState(state): AxumState<State>, mut request: Request, next: Next) -> Response {
+    let peer = request.extensions().get::<Peer>().copied();
+    let id = request.extensions().get::<RequestId>().map(|id| id.0.clone()).unwrap_or_default();
+    let Some(principal) = peer.and_then(|peer| state.access.identify(peer)) else {
+        tracing::warn!(request = %id, ?peer, "a caller without an access rule");
+        return ApiError::unauthenticated().of_request(&id).into_response();
+    };
+    request.extensions_mut().insert(principal);
+    next.run(request).await
+}
+
+/// A JSON body whose mistakes name their field.
+struct Body<T>(T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
+    type Rejection = Response;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
+        let id = request.extensions().get::<RequestId>().map(|id| id.0.clone()).unwrap_or_default();
+        let bytes = Bytes::from_request(request, state).await.map_err(|rejection| {
+            let error = match rejection.status() {
+                StatusCode::PAYLOAD_TOO_LARGE => ApiError::body_too_large(BODY_MAX),
+                _ => ApiError::bad_body("the body ended early"),
+            };
+            error.of_request(&id).into_response()
+        })?;
+        parse(&bytes).map(Body).map_err(|error| error.of_request(&id).into_response())
+    }
+}
+
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    let mut json = serde_json::Deserializer::from_slice(bytes);
+    let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+        let path = error.path().to_string();
+        let inner = error.inner();
+        if inner.is_data() {
+            let problem = inner.to_string();
+            ApiError::field(&field_of(&path, &problem), problem)
+        } else {
+            ApiError::bad_body(format!("the body is not JSON: {inner}"))
+        }
+    })?;
+    json.end().map_err(|error| ApiError::bad_body(format!("something follows the JSON body: {error}")))?;
+    Ok(value)
+}
+
+/// The field that a data error is about: for an unknown or a missing one serde names it only in its words.
+fn field_of(path: &str, problem: &str) -> String {
+    let named = ["unknown field `", "missing field `", "duplicate field `"]
+        .iter()
+        .find_map(|start| problem.strip_prefix(start)?.split('`').next());
+    match (path, named) {
+        (".", Some(name)) => name.to_owned(),
+        (parent, Some(name)) if parent.rsplit('.').next() != Some(name) => format!("{parent}.{name}"),
+        (path, _) => path.to_owned(),
+    }
+}
+
+async fn run_exec(
+    AxumState(state): AxumState<State>,
+    Extension(principal): Extension<Principal>,
+    Extension(RequestId(id)): Extension<RequestId>,
+    Body(request): Body<ExecRequest>,
+) -> Result<Json<ExecAnswer>, ApiError> {
+    match state.pipeline.exec(&principal, &request).await {
+        Ok(finished) => Ok(Json(ExecAnswer::new(finished.exec.to_string(), finished.profile, finished.outcome))),
+        Err(failure) => {
+            let error = ApiError::from(failure).of_request(&id);
+            tracing::info!(request = %id, ?error, "exec refused or failed");
+            Err(error)
+        }
+    }
+}
+
+async fn cancel_exec(
+    AxumState(state): AxumState<State>,
+    Extension(principal): Extension<Principal>,
+    Extension(RequestId(id)): Extension<RequestId>,
+    Path(exec): Path<String>,
+) -> Result<StatusCode, ApiError> {
+    let unknown = || ApiError::from(crate::policy::Refusal::NoSuchExec).of_request(&id);
+    let exec: ExecId = exec.parse().map_err(|_| unknown())?;
+    state.pipeline.cancel(&principal, &exec).map_err(|refusal| ApiError::from(refusal).of_request(&id))?;
+    Ok(StatusCode::ACCEPTED)
+}
+
+async fn health(AxumState(state): AxumState<State>) -> Json<HealthAnswer> {
+    let pipeline = &state.pipeline;
+    let host = state.doctor.host();
+    Json(HealthAnswer {
+        status: if pipeline.draining() { "draining" } else { "ok" }.to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        kernel: host.kernel.release.clone(),
+        landlock_abi: host.kernel.landlock_abi,
+        cgroup_mode: host.cgroup_mode,
+        controllers: host.cgroup_layers.iter().map(|layer| layer.name().to_owned()).collect(),
+        profiles: state.doctor.usable_profiles(),
+        running: pipeline.running(),
+        queued: pipeline.queued(),
+        healthy: state.doctor.answer().ok,
+    })
+}
+
+async fn doctor(AxumState(state): AxumState<State>) -> Response {
+    Json(state.doctor.answer()).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn field(json: &str) -> String {
+        let error = parse::<ExecRequest>(json.as_bytes()).expect_err("a bad request");
+        serde_json::to_value(format!("{error:?}")).expect("text").to_string()
+    }
+
+    #[test]
+    fn mistakes_in_a_body_name_their_field() {
+        for (json, expected) in [
+            (r#"{"exec":{"kind":"process","command":"true"},"colour":1}"#, "colour"),
+            (r#"{"exec":{"kind":"process","colour":1}}"#, "exec.colour"),
+            (r#"{"exec":{"kind":"rocket"}}"#, "exec.kind"),
+            (r#"{"exec":{"kind":"process","args":[1]}}"#, "exec.args[0]"),
+            (r#"{"timeout_ms":-1,"exec":{"kind":"process"}}"#, "timeout_ms"),
+            (r#"{"timeout_ms":18446744073709551616,"exec":{"kind":"process"}}"#, "timeout_ms"),
+            (
+                r#"{"policy_overrides":{"limits":{"pids":-1}},"exec":{"kind":"process"}}"#,
+                "policy_overrides.limits.pids",
+            ),
+            ("{}", "exec"),
+        ] {
+            assert!(field(json).contains(&format!("\\\"{expected}\\\"")), "{json}: {}", field(json));
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! HTTP on the Unix socket: who is calling, what is asked, in which shape the answer comes.
+//!
+//! Handlers are thin: they turn a body into a request, hand it to the pipeline and turn what comes back into an answer.
+//! All statuses, codes and classes are in [`error`].
+#![forbid(unsafe_code)]
+
+mod access;
+mod doctor;
+mod error;
+mod handlers;
+mod server;
+pub mod wire;
+
+pub use access::{Access, AccessRules, Peer};
+pub use doctor::Doctor;
+pub use handlers::{State, router};
+pub use server::serve;

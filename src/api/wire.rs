@@ -1,0 +1,185 @@
+//! What goes over the wire beside the request: answers, errors, health. `sandboxctl` sees only this and `model`.
+
+use crate::model::{Ending, Enforcement, LimitHit, Outcome, Output, Usage};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde::{Deserialize, Serialize};
+
+/// Answer to an exec that ran, whatever its program did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecAnswer {
+    /// Its id.
+    pub exec_id: String,
+    /// The profile it ran under.
+    pub profile: String,
+    /// The end in one word.
+    pub status: Ending,
+    /// Exit code, if the program exited.
+    pub exit_code: Option<i32>,
+    /// Name of the signal that ended it.
+    pub signal: Option<String>,
+    /// `failed_to_start`: why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start_error: Option<String>,
+    /// Standard output, if it is UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stdout: Option<String>,
+    /// Standard output, if it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stdout_base64: Option<String>,
+    /// Standard error, if it is UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stderr: Option<String>,
+    /// Standard error, if it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stderr_base64: Option<String>,
+    /// Whether output was cut.
+    pub stdout_truncated: bool,
+    /// Whether error output was cut.
+    pub stderr_truncated: bool,
+    /// What the kernel counted.
+    pub usage: Usage,
+    /// Limits that were reached.
+    pub limits_hit: Vec<LimitHit>,
+    /// What stood around it.
+    pub enforcement: Enforcement,
+}
+
+/// Text where the kept bytes are UTF-8 (a cut may have split the last character), base64 where they are not.
+fn as_text(output: &Output) -> (Option<String>, Option<String>) {
+    let kept = &output.kept;
+    match std::str::from_utf8(kept) {
+        Ok(text) => (Some(text.to_owned()), None),
+        Err(error) if output.truncated() && error.error_len().is_none() => {
+            (Some(String::from_utf8_lossy(&kept[..error.valid_up_to()]).into_owned()), None)
+        }
+        Err(_) => (None, Some(BASE64.encode(kept))),
+    }
+}
+
+impl ExecAnswer {
+    /// The answer for an outcome.
+    #[must_use]
+    pub fn new(exec_id: String, profile: String, outcome: Outcome) -> Self {
+        let (stdout, stdout_base64) = as_text(&outcome.stdout);
+        let (stderr, stderr_base64) = as_text(&outcome.stderr);
+        Self {
+            exec_id,
+            profile,
+            status: outcome.ending,
+            exit_code: outcome.exit_code,
+            signal: outcome.signal,
+            start_error: outcome.start_error,
+            stdout,
+            stdout_base64,
+            stderr,
+            stderr_base64,
+            stdout_truncated: outcome.stdout.truncated(),
+            stderr_truncated: outcome.stderr.truncated(),
+            usage: outcome.usage,
+            limits_hit: outcome.limits_hit,
+            enforcement: outcome.enforcement,
+        }
+    }
+}
+
+/// Every error has this shape.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorAnswer {
+    /// The error.
+    pub error: ErrorBody,
+}
+
+/// What went wrong, for programs and for people.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorBody {
+    /// The precise reason in snake case.
+    pub code: String,
+    /// The stable family.
+    pub class: String,
+    /// For people; names the thing and, where known, the cure.
+    pub message: String,
+    /// For programs: the field, the limit, the layer.
+    pub details: serde_json::Value,
+    /// Whether the same request may work later.
+    pub retryable: bool,
+    /// Find it in the log by this.
+    pub request_id: String,
+}
+
+/// State of one check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CheckState {
+    /// As it should be.
+    Ok,
+    /// Works, but less than it could.
+    Degraded,
+    /// Does not work.
+    Failed,
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Check {
+    /// Its name.
+    pub name: String,
+    /// Its state.
+    pub state: CheckState,
+    /// What was found.
+    pub found: String,
+    /// What would make it better; absent when it is as it should be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cure: Option<String>,
+}
+
+/// `GET /v1/doctor`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DoctorAnswer {
+    /// Whether no check failed.
+    pub ok: bool,
+    /// All checks.
+    pub checks: Vec<Check>,
+}
+
+/// `GET /v1/health`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HealthAnswer {
+    /// `ok` or `draining`.
+    pub status: String,
+    /// Version of the daemon.
+    pub version: String,
+    /// Kernel release.
+    pub kernel: String,
+    /// Landlock ABI.
+    pub landlock_abi: u32,
+    /// `v1` or `v2`.
+    pub cgroup_mode: crate::model::CgroupMode,
+    /// Controllers that hold limits.
+    pub controllers: Vec<String>,
+    /// Profiles that can be used.
+    pub profiles: Vec<String>,
+    /// Execs that are running.
+    pub running: usize,
+    /// Execs that wait for a place.
+    pub queued: usize,
+    /// Whether every check of the doctor passed.
+    pub healthy: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn output_that_is_not_text_comes_as_base64() {
+        let output = Output { kept: vec![0xff, 0xfe], total: 2 };
+        assert_eq!(as_text(&output), (None, Some("//4=".to_owned())));
+    }
+
+    #[test]
+    fn a_cut_through_a_character_is_still_text() {
+        let output = Output { kept: "aä".as_bytes()[..2].to_vec(), total: 3 };
+        assert_eq!(as_text(&output), (Some("a".to_owned()), None));
+    }
+}

@@ -1,0 +1,233 @@
+//! HTTP/1.1 to the daemon over its Unix socket: one connection per call.
+//!
+//! Dropping a call's future closes its connection, and with it the daemon cancels the exec that was waited for.
+//! Nothing here prints; [`ClientError`] knows its words and, where there is one, its cure.
+#![forbid(unsafe_code)]
+
+use crate::api::wire::{ErrorAnswer, ErrorBody};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper::header::{ACCEPT, CONTENT_TYPE, HOST, USER_AGENT};
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::net::UnixStream;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+/// A Unix socket connects at once unless the daemon no longer takes callers.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// For calls that only look something up. The doctor may have to probe.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(30);
+/// How much of an answer that is not ours is shown.
+const EXCERPT_CHARS: usize = 200;
+
+/// Why there is no good answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The socket is not there, or nobody may or does listen.
+    #[error("can't reach sandboxd on {}", .socket.display())]
+    Unreachable {
+        /// Where we knocked.
+        socket: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// It took longer than a look-up or a connect should.
+    #[error("sandboxd on {} did not answer within {} s", .socket.display(), .after.as_secs())]
+    Slow {
+        /// Where we knocked.
+        socket: PathBuf,
+        /// How long we waited.
+        after: Duration,
+    },
+    /// The connection broke before the answer was whole.
+    #[error("sandboxd hung up before it had answered")]
+    HungUp(#[source] hyper::Error),
+    /// A body that can't be written as JSON, or a path that is no URI: a mistake of ours.
+    #[error("the request could not be written")]
+    Request(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// An answer in another shape than ours.
+    #[error("the answer ({status}) can't be read: {excerpt:?}")]
+    Unreadable {
+        /// Its status.
+        status: StatusCode,
+        /// How it begins.
+        excerpt: String,
+        /// What was wrong with it.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// The daemon said no, or could not.
+    #[error("{}", .body.message)]
+    Refused {
+        /// The status.
+        status: StatusCode,
+        /// What it said.
+        body: Box<ErrorBody>,
+        /// The same, byte for byte.
+        raw: Bytes,
+    },
+}
+
+impl ClientError {
+    /// What would help, if we know.
+    #[must_use]
+    pub fn hint(&self) -> Option<&'static str> {
+        const START: &str = "is it running? start it with `make run` or `systemctl start sandboxd`; \
+                             if it listens elsewhere, say where with --socket or SANDBOXD_SOCKET";
+        const ACCESS: &str =
+            "add your uid or one of your groups to [access] in the daemon's configuration, or use sudo";
+        match self {
+            Self::Unreachable { source, .. } => match source.kind() {
+                io::ErrorKind::PermissionDenied => Some(ACCESS),
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused | io::ErrorKind::NotADirectory => {
+                    Some(START)
+                }
+                _ => Some("--socket or SANDBOXD_SOCKET must name the daemon's Unix socket"),
+            },
+            Self::Slow { .. } => Some("it may be stopped or overloaded; its log says more"),
+            Self::HungUp(_) => Some("it was stopped or died; whatever it ran for us has ended with it"),
+            Self::Unreadable { .. } => {
+                Some("sandboxctl and sandboxd may be of different versions; try `sandboxctl health`")
+            }
+            // The daemon's own words name the cure.
+            Self::Refused { .. } | Self::Request(_) => None,
+        }
+    }
+}
+
+/// A good answer.
+#[derive(Debug)]
+pub struct Answer<T> {
+    /// As we understand it.
+    pub value: T,
+    /// As it came, with fields that a newer daemon may have added.
+    pub raw: Bytes,
+}
+
+/// The way to one daemon.
+#[derive(Debug, Clone)]
+pub struct Client {
+    socket: PathBuf,
+}
+
+impl Client {
+    /// A client of the daemon that listens on `socket`. Connects with each call, not before.
+    #[must_use]
+    pub fn new(socket: impl Into<PathBuf>) -> Self {
+        Self { socket: socket.into() }
+    }
+
+    /// Where the daemon should listen.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Looks something up; gives up when that takes longer than a look-up should.
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<Answer<T>, ClientError> {
+        let call = self.call(Method::GET, path, Bytes::new());
+        timeout(LOOKUP_TIMEOUT, call).await.unwrap_or_else(|_| Err(self.slow(LOOKUP_TIMEOUT)))
+    }
+
+    /// Has something done and waits for as long as that takes: the daemon holds the limits of an exec, not we.
+    pub async fn post<B: Serialize, T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &B,
+    ) -> Result<Answer<T>, ClientError> {
+        let body = serde_json::to_vec(body).map_err(|error| ClientError::Request(error.into()))?;
+        self.call(Method::POST, path, body.into()).await
+    }
+
+    fn slow(&self, after: Duration) -> ClientError {
+        ClientError::Slow { socket: self.socket.clone(), after }
+    }
+
+    async fn call<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<Answer<T>, ClientError> {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(HOST, "sandboxd")
+            .header(ACCEPT, "application/json")
+            .header(USER_AGENT, concat!("sandboxctl/", env!("CARGO_PKG_VERSION")));
+        if !body.is_empty() {
+            request = request.header(CONTENT_TYPE, "application/json");
+        }
+        let request = request.body(Full::new(body)).map_err(|error| ClientError::Request(error.into()))?;
+
+        let connect = timeout(CONNECT_TIMEOUT, UnixStream::connect(&self.socket));
+        let stream = connect
+            .await
+            .map_err(|_| self.slow(CONNECT_TIMEOUT))?
+            .map_err(|source| ClientError::Unreachable { socket: self.socket.clone(), source })?;
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(ClientError::HungUp)?;
+        // A set ends its tasks when it is dropped: the connection does not outlive this call.
+        let mut driver = JoinSet::new();
+        driver.spawn(async move {
+            let _ = connection.await; // what broke it reaches the sender, too
+        });
+        let response = sender.send_request(request).await.map_err(ClientError::HungUp)?;
+        let status = response.status();
+        let raw = response.into_body().collect().await.map_err(ClientError::HungUp)?.to_bytes();
+        understand(status, raw)
+    }
+}
+
+fn understand<T: DeserializeOwned>(status: StatusCode, raw: Bytes) -> Result<Answer<T>, ClientError> {
+    let unreadable = |source| {
+        let excerpt = String::from_utf8_lossy(&raw).chars().take(EXCERPT_CHARS).collect();
+        ClientError::Unreadable { status, excerpt, source }
+    };
+    if status.is_success() {
+        let value = serde_json::from_slice(&raw).map_err(unreadable)?;
+        return Ok(Answer { value, raw });
+    }
+    let answer: ErrorAnswer = serde_json::from_slice(&raw).map_err(unreadable)?;
+    Err(ClientError::Refused { status, body: Box::new(answer.error), raw })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::wire::HealthAnswer;
+
+    fn unreachable(kind: io::ErrorKind) -> ClientError {
+        ClientError::Unreachable { socket: "/run/x.sock".into(), source: kind.into() }
+    }
+
+    #[test]
+    fn an_error_that_is_not_ours_is_shown_in_part() {
+        let raw = Bytes::from("<html>".repeat(1000));
+        let error = understand::<HealthAnswer>(StatusCode::BAD_GATEWAY, raw).expect_err("not JSON");
+        let ClientError::Unreadable { excerpt, .. } = &error else { panic!("{error:?}") };
+        assert_eq!(excerpt.len(), EXCERPT_CHARS);
+        assert!(error.hint().is_some());
+    }
+
+    #[test]
+    fn each_way_of_not_reaching_the_daemon_has_its_cure() {
+        let hint = |kind| unreachable(kind).hint().unwrap_or_default();
+        assert!(hint(io::ErrorKind::NotFound).contains("systemctl start sandboxd"));
+        assert!(hint(io::ErrorKind::ConnectionRefused).contains("make run"));
+        assert!(hint(io::ErrorKind::PermissionDenied).contains("[access]"));
+    }
+
+    #[tokio::test]
+    async fn a_socket_that_is_not_there_is_unreachable() {
+        let error = Client::new("/nonexistent/sandboxd.sock").get::<HealthAnswer>("/v1/health").await;
+        assert!(matches!(error, Err(ClientError::Unreachable { .. })), "{error:?}");
+    }
+}

@@ -1,0 +1,150 @@
+//! `sandboxd.toml` and the command line. Every key may be left out; unknown ones are refused with their line.
+
+use crate::api::AccessRules;
+use anyhow::{Context, bail};
+use clap::Parser;
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+
+/// Read if it is there and no `--config` was given.
+const DEFAULT_FILE: &str = "/etc/sandboxd/sandboxd.toml";
+
+/// The daemon that runs code in sandboxes.
+#[derive(Debug, Parser)]
+#[command(name = "sandboxd", version, about)]
+pub struct Arguments {
+    /// Config file; without it /etc/sandboxd/sandboxd.toml if there is one, else the embedded defaults
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Directory for the socket and the pid file
+    #[arg(long, value_name = "DIR")]
+    run_dir: Option<PathBuf>,
+    /// Directory for workspaces
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+    /// Shape of log lines on standard error
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    pub log_format: LogFormat,
+    /// Check config, profiles and filters, then leave
+    #[arg(long)]
+    pub check: bool,
+}
+
+/// Shape of log lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// The daemon's settings.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Socket and pid file.
+    pub run_dir: PathBuf,
+    /// Workspaces.
+    pub state_dir: PathBuf,
+    /// The operator's profiles.
+    pub profiles_dir: Option<PathBuf>,
+    /// The operator's filters.
+    pub seccomp_dir: Option<PathBuf>,
+    /// Who the front runs as and whose the files are.
+    pub service_user: String,
+    /// Execs at once.
+    pub max_concurrent_execs: usize,
+    /// Execs that may wait for a place.
+    pub max_queued_execs: usize,
+    /// Seconds that running execs get when the daemon stops.
+    pub drain_seconds: u64,
+    /// Who may call.
+    pub access: AccessRules,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            run_dir: PathBuf::from("/run/sandboxd"),
+            state_dir: PathBuf::from("/var/lib/sandboxd"),
+            profiles_dir: Some(PathBuf::from("/etc/sandboxd/profiles")),
+            seccomp_dir: Some(PathBuf::from("/etc/sandboxd/seccomp")),
+            service_user: "sandboxd".to_owned(),
+            max_concurrent_execs: 4,
+            max_queued_execs: 64,
+            drain_seconds: 5,
+            access: AccessRules::default(),
+        }
+    }
+}
+
+impl Config {
+    /// The settings that the command line asks for.
+    pub fn from_arguments(arguments: &Arguments) -> anyhow::Result<Self> {
+        let default_file = Path::new(DEFAULT_FILE);
+        let mut config = match &arguments.config {
+            Some(file) => Self::read(file)?,
+            None if default_file.exists() => Self::read(default_file)?,
+            None => Self::default(),
+        };
+        if let Some(directory) = &arguments.run_dir {
+            config.run_dir.clone_from(directory);
+        }
+        if let Some(directory) = &arguments.state_dir {
+            config.state_dir.clone_from(directory);
+        }
+        config.check()?;
+        Ok(config)
+    }
+
+    fn read(file: &Path) -> anyhow::Result<Self> {
+        let text = std::fs::read_to_string(file).with_context(|| format!("could not read {}", file.display()))?;
+        Self::parse(&text).with_context(|| format!("in {}", file.display()))
+    }
+
+    fn parse(text: &str) -> anyhow::Result<Self> {
+        // The parser's own text shows line, column and the key.
+        toml::from_str(text).map_err(|error| anyhow::anyhow!("{error}"))
+    }
+
+    fn check(&self) -> anyhow::Result<()> {
+        for (key, directory) in [("run_dir", &self.run_dir), ("state_dir", &self.state_dir)] {
+            if !directory.is_absolute() {
+                bail!("{key} is {}; it must be an absolute path", directory.display());
+            }
+        }
+        if !(1..=4096).contains(&self.max_concurrent_execs) {
+            bail!("max_concurrent_execs is {}; it must be 1 to 4096", self.max_concurrent_execs);
+        }
+        if self.max_queued_execs > 65_536 {
+            bail!("max_queued_execs is {}; it must be at most 65536", self.max_queued_execs);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_file_is_the_defaults() {
+        let config = Config::parse("").expect("no keys");
+        assert_eq!(config.run_dir, Path::new("/run/sandboxd"));
+        assert_eq!(config.max_concurrent_execs, 4);
+        assert_eq!(config.access, AccessRules::default());
+    }
+
+    #[test]
+    fn an_unknown_key_is_refused_with_its_line() {
+        let error = Config::parse("run_dir = \"/x\"\ncolour = 1\n").expect_err("colour").to_string();
+        assert!(error.contains("line 2") && error.contains("colour"), "{error}");
+    }
+
+    #[test]
+    fn a_relative_directory_is_refused() {
+        let config = Config { run_dir: PathBuf::from("run"), ..Config::default() };
+        assert!(config.check().is_err());
+    }
+}

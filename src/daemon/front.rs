@@ -1,0 +1,111 @@
+//! The front's life: from the moment it is nobody to the moment it has ended everything.
+
+use super::{Config, Places};
+use crate::api::{Access, Doctor, State, router, serve};
+use crate::executor::{Executor, HostReport, Warden};
+use crate::isolation::warden::ProfileState;
+use crate::pipeline::Pipeline;
+use crate::profile::Profiles;
+use crate::workspace::Store;
+use anyhow::Context;
+use nix::fcntl::Flock;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+/// How often a stopping daemon looks whether the last exec has ended.
+const DRAIN_LOOK: Duration = Duration::from_millis(10);
+
+/// What start-up hands over.
+pub(super) struct Parts {
+    pub config: Config,
+    pub profiles: Profiles,
+    pub report: HostReport,
+    pub states: Vec<(String, ProfileState)>,
+    pub access: Access,
+    pub warden: OwnedFd,
+    pub listener: UnixListener,
+    pub places: Places,
+    /// Held for as long as the daemon lives.
+    pub _lock: Flock<File>,
+}
+
+/// Why the daemon ends.
+enum End {
+    Asked,
+    WardenGone,
+}
+
+pub(super) fn run(parts: Parts) -> anyhow::Result<i32> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("the async runtime")?;
+    runtime.block_on(serve_until_end(parts))
+}
+
+async fn serve_until_end(parts: Parts) -> anyhow::Result<i32> {
+    let Parts { config, profiles, report, states, access, warden, listener, places, _lock } = parts;
+    let warden = Warden::connect(warden).context("the socket to the warden")?;
+    let store = Arc::new(Store::open(&places.projects).context("the workspaces")?);
+    let report = Arc::new(report);
+    let executor = Executor::new(warden.clone(), store, report.clone());
+    let pipeline = Pipeline::new(profiles, executor, config.max_concurrent_execs, config.max_queued_execs);
+    let doctor = Arc::new(Doctor::new(report, states));
+    for check in doctor.answer().checks.iter().filter(|check| check.cure.is_some()) {
+        tracing::warn!(check = check.name, found = check.found, cure = check.cure, "not all is as it should be");
+    }
+    let state = State { pipeline: pipeline.clone(), access, doctor };
+    let listener = tokio::net::UnixListener::from_std(listener).context("the socket")?;
+    let (stop, stopped) = watch::channel(false);
+    let server = tokio::spawn(serve(listener, router(state), stopped));
+    tracing::info!(socket = %places.socket.display(), "ready");
+
+    let mut terminate = signal(SignalKind::terminate()).context("SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT")?;
+    let end = tokio::select! {
+        _ = terminate.recv() => End::Asked,
+        _ = interrupt.recv() => End::Asked,
+        () = warden.gone() => End::WardenGone,
+    };
+    // From here on nobody new gets in; whoever is in gets an answer.
+    pipeline.drain();
+    stop.send_replace(true);
+    let code = match end {
+        End::Asked => {
+            tracing::info!(running = pipeline.live(), "stopping");
+            drain(&pipeline, &warden, config.drain_seconds).await;
+            0
+        }
+        End::WardenGone => 1, // every waiting exec has its error already; systemd starts both anew
+    };
+    // The answers that are on their way have a second to get out.
+    let _ = tokio::time::timeout(Duration::from_secs(1), server).await;
+    drain_answers(&pipeline).await;
+    for file in [&places.socket, &places.pid_file] {
+        // The next start removes what is left.
+        let _ = std::fs::remove_file(file);
+    }
+    Ok(code)
+}
+
+/// Gives running execs their time, then has the warden end the rest.
+async fn drain(pipeline: &Pipeline, warden: &Warden, seconds: u64) {
+    let deadline = Instant::now() + Duration::from_secs(seconds);
+    while pipeline.live() > 0 && Instant::now() < deadline {
+        sleep_until(Instant::now() + DRAIN_LOOK).await;
+    }
+    warden.shut_down().await;
+    // Its end of the socket closes when every sandbox is gone.
+    let _ = tokio::time::timeout(Duration::from_secs(5), warden.gone()).await;
+}
+
+/// Execs that were ended with the warden still have to be answered.
+async fn drain_answers(pipeline: &Pipeline) {
+    let deadline = Instant::now() + Duration::from_secs(1);
+    while pipeline.live() > 0 && Instant::now() < deadline {
+        sleep_until(Instant::now() + DRAIN_LOOK).await;
+    }
+}

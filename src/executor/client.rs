@@ -1,0 +1,191 @@
+//! The front's side of the warden's socket: many runs over one SEQPACKET socket, answers told apart by number.
+
+use crate::isolation::warden::protocol::{Cause, Counted, MESSAGE_MAX, Refused, Reply, Request, Run, RunNumber};
+use crate::isolation::warden::wire;
+use nix::errno::Errno;
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use tokio::io::Interest;
+use tokio::net::UnixDatagram;
+use tokio::sync::{oneshot, watch};
+
+/// The warden is not there any more; the daemon is going down with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the warden is gone; the daemon restarts with a new one")]
+pub struct WardenGone;
+
+type Accepted = oneshot::Sender<Result<OwnedFd, Refused>>;
+type Ended = oneshot::Sender<(Cause, Counted)>;
+
+/// Who waits for a run.
+struct Waiting {
+    accepted: Option<Accepted>,
+    ended: Ended,
+}
+
+struct Shared {
+    /// A SEQPACKET socket: datagrams with an order and an end. Tokio's datagram type only lends its readiness.
+    socket: UnixDatagram,
+    waiting: Mutex<HashMap<RunNumber, Waiting>>,
+    next: AtomicU64,
+    gone: watch::Sender<bool>,
+}
+
+/// A handle on the warden.
+#[derive(Clone)]
+pub struct Warden(Arc<Shared>);
+
+/// A run that the warden accepted. Dropped before its end, it is killed.
+pub(super) struct Accept {
+    pub status: OwnedFd,
+    pub ended: oneshot::Receiver<(Cause, Counted)>,
+    pub kill: KillOnDrop,
+}
+
+/// Ends a run when it is dropped. Killing one that has ended is harmless: numbers are never used again.
+pub(super) struct KillOnDrop {
+    shared: Arc<Shared>,
+    number: RunNumber,
+}
+
+impl KillOnDrop {
+    /// Ends the run now.
+    pub(super) fn kill(&self) {
+        // A message of ten bytes into a socket that the warden empties all the time; if the warden is gone, so is the run.
+        let sent = wire::send(self.shared.socket.as_fd(), &Request::Kill(self.number).encode(), &[]);
+        if let Err(errno) = sent
+            && errno != Errno::EPIPE
+        {
+            tracing::error!(%errno, "could not ask the warden to end a run; its own clock will");
+        }
+    }
+}
+
+impl Drop for KillOnDrop {
+    fn drop(&mut self) {
+        if self.shared.waiting().contains_key(&self.number) {
+            self.kill();
+        }
+    }
+}
+
+impl Shared {
+    fn waiting(&self) -> MutexGuard<'_, HashMap<RunNumber, Waiting>> {
+        self.waiting.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+impl Warden {
+    /// Takes the front's end of the socket, which must be non-blocking, and starts listening on it.
+    pub fn connect(socket: OwnedFd) -> io::Result<Self> {
+        let socket = UnixDatagram::from_std(std::os::unix::net::UnixDatagram::from(socket))?;
+        let shared = Arc::new(Shared {
+            socket,
+            waiting: Mutex::default(),
+            next: AtomicU64::new(1),
+            gone: watch::Sender::new(false),
+        });
+        tokio::spawn(listen(shared.clone()));
+        Ok(Self(shared))
+    }
+
+    /// Resolves when the warden is gone.
+    pub async fn gone(&self) {
+        let mut gone = self.0.gone.subscribe();
+        // The sender lives as long as this handle does.
+        let _ = gone.wait_for(|gone| *gone).await;
+    }
+
+    /// A number that no run has had.
+    pub(super) fn number(&self) -> RunNumber {
+        RunNumber(self.0.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    async fn send(&self, bytes: &[u8], fds: &[OwnedFd]) -> Result<(), WardenGone> {
+        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        let sent = self
+            .0
+            .socket
+            .async_io(Interest::WRITABLE, || wire::send(self.0.socket.as_fd(), bytes, &fds).map_err(io::Error::from));
+        sent.await.map_err(|error| {
+            tracing::error!(%error, "could not speak to the warden");
+            WardenGone
+        })
+    }
+
+    /// Asks for a run and waits until the warden has accepted or refused it.
+    pub(super) async fn run(&self, run: Run, stdio: Vec<OwnedFd>) -> Result<Result<Accept, Refused>, WardenGone> {
+        let number = run.number;
+        let (accepted, was_accepted) = oneshot::channel();
+        let (ended, was_ended) = oneshot::channel();
+        self.0.waiting().insert(number, Waiting { accepted: Some(accepted), ended });
+        // From here on a caller that goes away ends the run, even one that the warden is only about to accept.
+        let kill = KillOnDrop { shared: self.0.clone(), number };
+        let sent = self.send(&Request::Run(Box::new(run)).encode(), &stdio).await;
+        drop(stdio); // the program's ends: while we hold them, its output would have no end
+        if sent.is_err() || *self.0.gone.borrow() {
+            self.0.waiting().remove(&number);
+            return Err(WardenGone);
+        }
+        match was_accepted.await {
+            Err(_) => Err(WardenGone),
+            Ok(Err(refused)) => Ok(Err(refused)),
+            Ok(Ok(status)) => Ok(Ok(Accept { status, ended: was_ended, kill })),
+        }
+    }
+
+    /// Asks the warden to end everything and leave.
+    pub async fn shut_down(&self) {
+        // If it is gone already, that is what was wanted.
+        let _ = self.send(&Request::Shutdown.encode(), &[]).await;
+    }
+}
+
+/// Hands out the warden's answers until it is gone; then everybody who waits learns of it.
+async fn listen(shared: Arc<Shared>) {
+    let mut buffer = vec![0; MESSAGE_MAX.min(1024)];
+    let why = loop {
+        let received = shared.socket.async_io(Interest::READABLE, || {
+            wire::receive(shared.socket.as_fd(), &mut buffer).map_err(io::Error::from)
+        });
+        match received.await {
+            Err(error) => break error,
+            Ok((0, _)) => break io::ErrorKind::UnexpectedEof.into(),
+            Ok((len, fds)) => match Reply::decode(&buffer[..len]) {
+                Ok(reply) => shared.hand_out(reply, fds),
+                Err(error) => break io::Error::new(io::ErrorKind::InvalidData, error),
+            },
+        }
+    };
+    tracing::error!(%why, "the warden is gone");
+    shared.gone.send_replace(true);
+    shared.waiting().clear(); // every waiter's channel closes
+}
+
+impl Shared {
+    fn hand_out(&self, reply: Reply, mut fds: Vec<OwnedFd>) {
+        let mut waiting = self.waiting();
+        match reply {
+            Reply::Accepted(number) => {
+                let accepted = waiting.get_mut(&number).and_then(|run| run.accepted.take());
+                if let (Some(accepted), Some(status)) = (accepted, fds.pop()) {
+                    // A caller that went away has dropped its end; its KillOnDrop has asked for the run's end.
+                    let _ = accepted.send(Ok(status));
+                }
+            }
+            Reply::Refused(number, refused) => {
+                if let Some(accepted) = waiting.remove(&number).and_then(|run| run.accepted) {
+                    let _ = accepted.send(Err(refused));
+                }
+            }
+            Reply::Ended(number, cause, counted) => {
+                if let Some(run) = waiting.remove(&number) {
+                    let _ = run.ended.send((cause, counted));
+                }
+            }
+        }
+    }
+}

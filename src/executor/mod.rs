@@ -1,0 +1,16 @@
+//! Runs what was permitted: talks to the warden, feeds and drains the program, makes an outcome of what came back.
+//!
+//! ```text
+//! Permit ─▶ lay files ─▶ warden.run ─▶ Go ─▶ pumps (stdin, stdout, stderr) ─▶ Exit, Ended ─▶ Outcome
+//! ```
+//!
+//! The front never touches the sandbox itself: it holds pipes and a status socket, and the warden does the rest.
+#![forbid(unsafe_code)]
+
+mod client;
+mod outcome;
+mod process;
+mod pump;
+
+pub use client::{Warden, WardenGone};
+pub use process::{Executor, HostReport, RunError};

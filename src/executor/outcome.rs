@@ -1,0 +1,144 @@
+//! From what came back to an outcome: who ended it, what it used, which limits it met.
+
+use crate::isolation::fault::{Fault, Step};
+use crate::isolation::warden::protocol::{Cause, Counted, Status};
+use crate::model::{Ending, Limit, LimitHit, Limits, Output};
+use nix::errno::Errno;
+use nix::sys::signal::Signal;
+
+/// Our init counts as a task of the group.
+const INIT_TASKS: u64 = 1;
+
+/// The end of a program.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct End {
+    pub ending: Ending,
+    pub exit_code: Option<i32>,
+    pub signal: Option<String>,
+    pub start_error: Option<String>,
+}
+
+/// Reads the end out of the warden's cause and init's last word.
+pub(super) fn end(cause: Cause, status: Option<Status>) -> End {
+    let (exit_code, signal) = match status {
+        Some(Status::Exited(code)) => (Some(code), None),
+        Some(Status::Signaled(number)) => (None, Some(signal_name(number))),
+        Some(Status::Fault(_)) | None => (None, None),
+    };
+    let start_error = match status {
+        Some(Status::Fault(fault)) => Some(start_error(fault)),
+        _ => None,
+    };
+    let ending = match (cause, status) {
+        // A program that had ended before we could kill it ended by itself.
+        (Cause::Itself | Cause::Killed | Cause::Wall, Some(Status::Exited(0))) => Ending::Ok,
+        (Cause::Itself | Cause::Killed | Cause::Wall, Some(Status::Exited(_))) => Ending::NonzeroExit,
+        (Cause::Wall, _) => Ending::TimedOut,
+        (Cause::Cpu, _) => Ending::CpuExceeded,
+        (Cause::Killed, _) => Ending::Cancelled,
+        (Cause::Oom, _) => Ending::OomKilled,
+        (Cause::Itself, Some(Status::Fault(_))) => Ending::FailedToStart,
+        (Cause::Itself, Some(Status::Signaled(libc::SIGXCPU))) => Ending::CpuExceeded,
+        (Cause::Itself, Some(Status::Signaled(_))) => Ending::Signaled,
+        (Cause::Itself, None) => Ending::Lost,
+    };
+    // What we ended with SIGKILL has no signal of its own to report.
+    let ours = matches!(ending, Ending::TimedOut | Ending::Cancelled | Ending::OomKilled | Ending::CpuExceeded);
+    End { ending, exit_code: exit_code.filter(|_| !ours), signal: signal.filter(|_| !ours), start_error }
+}
+
+fn start_error(fault: Fault) -> String {
+    match (fault.step, Errno::from_raw(fault.errno)) {
+        (Step::Exec, Errno::ENOENT) => {
+            "ENOENT: no such program in the sandbox (or its interpreter is missing)".to_owned()
+        }
+        (Step::Exec, Errno::EACCES) => "EACCES: the file is not executable or may not be read".to_owned(),
+        (Step::Exec, Errno::ENOEXEC) => "ENOEXEC: the file is not a program (a script needs a #! line)".to_owned(),
+        (Step::Exec, errno) => format!("{errno:?}: {}", errno.desc()),
+        _ => fault.to_string(),
+    }
+}
+
+fn signal_name(number: i32) -> String {
+    Signal::try_from(number).map_or_else(|_| format!("SIG{number}"), |signal| signal.as_str().to_owned())
+}
+
+/// Most tasks of the program at once.
+pub(super) fn pids_peak(counted: &Counted) -> Option<u64> {
+    counted.pids_peak.map(|peak| peak.saturating_sub(INIT_TASKS))
+}
+
+/// The limits that were met, each with the cure.
+pub(super) fn limits_hit(
+    ending: Ending,
+    limits: &Limits,
+    counted: &Counted,
+    stdout: &Output,
+    stderr: &Output,
+) -> Vec<LimitHit> {
+    let mut hits = Vec::new();
+    let mut hit = |name: &str, limit: Limit, happened: String| {
+        let amount = limits.get(limit);
+        let hint = format!("{happened}; the limit {} is {amount}, set by the profile or the request", limit.name());
+        hits.push(LimitHit { limit: name.to_owned(), amount, hint });
+    };
+    match ending {
+        Ending::TimedOut => hit("wall", Limit::WallMs, "the time ran out and the program was ended".to_owned()),
+        Ending::CpuExceeded => {
+            hit("cpu", Limit::CpuMs, "the processor time ran out and the program was ended".to_owned())
+        }
+        Ending::OomKilled => {
+            let peak = counted.memory_peak_bytes.map_or_else(String::new, |peak| format!(" at {peak} bytes"));
+            hit("memory", Limit::MemoryBytes, format!("memory ran out{peak} and the kernel killed the whole sandbox"));
+        }
+        _ => {}
+    }
+    if counted.pids_refused > 0 {
+        let times = counted.pids_refused;
+        hit("pids", Limit::Pids, format!("a new process or thread was refused {times} times"));
+    }
+    for (name, limit, output) in [("stdout", Limit::StdoutBytes, stdout), ("stderr", Limit::StderrBytes, stderr)] {
+        if output.truncated() {
+            hit(name, limit, format!("{} of {} bytes were kept", output.kept.len(), output.total));
+        }
+    }
+    hits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_way_to_end_has_its_word() {
+        let fault = Status::Fault(Fault { step: Step::Exec, index: 0, errno: libc::ENOENT });
+        for (cause, status, expected) in [
+            (Cause::Itself, Some(Status::Exited(0)), Ending::Ok),
+            (Cause::Itself, Some(Status::Exited(3)), Ending::NonzeroExit),
+            (Cause::Itself, Some(Status::Signaled(libc::SIGSEGV)), Ending::Signaled),
+            (Cause::Itself, Some(Status::Signaled(libc::SIGXCPU)), Ending::CpuExceeded),
+            (Cause::Itself, Some(fault), Ending::FailedToStart),
+            (Cause::Itself, None, Ending::Lost),
+            (Cause::Wall, None, Ending::TimedOut),
+            (Cause::Cpu, None, Ending::CpuExceeded),
+            (Cause::Killed, None, Ending::Cancelled),
+            (Cause::Oom, Some(Status::Signaled(libc::SIGKILL)), Ending::OomKilled),
+        ] {
+            assert_eq!(end(cause, status).ending, expected, "{cause:?} {status:?}");
+        }
+    }
+
+    #[test]
+    fn a_missing_program_is_said_with_its_errno() {
+        let fault = Status::Fault(Fault { step: Step::Exec, index: 0, errno: libc::ENOENT });
+        assert!(end(Cause::Itself, Some(fault)).start_error.is_some_and(|text| text.starts_with("ENOENT")));
+    }
+
+    #[test]
+    fn a_full_pids_limit_is_told_with_its_amount() {
+        let counted = Counted { pids_refused: 2, ..Counted::default() };
+        let hits = limits_hit(Ending::Ok, &Limits::default(), &counted, &Output::default(), &Output::default());
+        assert_eq!(hits.len(), 1);
+        assert_eq!((hits[0].limit.as_str(), hits[0].amount), ("pids", 256));
+    }
+}

@@ -1,0 +1,248 @@
+//! The process domain: one program in one sandbox.
+
+use super::client::{Accept, Warden, WardenGone};
+use super::{outcome, pump};
+use crate::isolation::fault::{Fault, Step};
+use crate::isolation::landlock;
+use crate::isolation::probe::Kernel;
+use crate::isolation::warden::protocol::{Cause, Counted, GO, Refused, Run, STATUS_LEN, Status, Workspace};
+use crate::isolation::warden::words::{Words, WordsError};
+use crate::model::{CgroupMode, CgroupReport, Enforcement, ExecId, Hold, Layer, Limit, Outcome, SeccompReport, Usage};
+use crate::policy::Permit;
+use crate::workspace::{Laid, Store, WorkspaceError};
+use nix::errno::Errno;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::io::Interest;
+use tokio::net::UnixDatagram;
+use tokio::sync::Notify;
+
+/// What the host was found to have; the same for every run of a daemon.
+#[derive(Debug, Clone)]
+pub struct HostReport {
+    /// The kernel.
+    pub kernel: Kernel,
+    /// Cgroup hierarchy.
+    pub cgroup_mode: CgroupMode,
+    /// Layers that cgroups hold.
+    pub cgroup_layers: Vec<Layer>,
+    /// What cgroups lack.
+    pub cgroup_degraded: Vec<String>,
+    /// Errno of the trial id-mapped mount; 0 if it worked.
+    pub idmap_errno: i32,
+    /// Name and hash of each profile's filter, in the order of the profiles.
+    pub filters: Vec<SeccompReport>,
+}
+
+/// Why no outcome came of a run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// Command, arguments or environment that execve would not take.
+    #[error(transparent)]
+    Words(#[from] WordsError),
+    /// Files.
+    #[error(transparent)]
+    Workspace(#[from] WorkspaceError),
+    /// The warden refused; nothing was started.
+    #[error("the warden refused the run: {0:?}")]
+    Refused(Refused),
+    /// A layer could not be put up; no program was started.
+    #[error("{0}")]
+    Layer(Fault),
+    /// The warden is gone.
+    #[error(transparent)]
+    Gone(#[from] WardenGone),
+    /// Pipes.
+    #[error("could not make the program's pipes")]
+    Pipes(#[source] io::Error),
+}
+
+/// Runs permitted programs.
+#[derive(Clone)]
+pub struct Executor {
+    warden: Warden,
+    store: Arc<Store>,
+    host: Arc<HostReport>,
+}
+
+impl Executor {
+    /// An executor over a connected warden.
+    #[must_use]
+    pub fn new(warden: Warden, store: Arc<Store>, host: Arc<HostReport>) -> Self {
+        Self { warden, store, host }
+    }
+
+    /// What the host was found to have.
+    #[must_use]
+    pub fn host(&self) -> &HostReport {
+        &self.host
+    }
+
+    /// Runs one program to its end. `cancel` ends it early and keeps what it wrote; dropping the future ends it too.
+    pub async fn run(&self, exec: &ExecId, permit: &Permit, cancel: &Notify) -> Result<Outcome, RunError> {
+        let env = permit.env().iter().map(|(name, value)| format!("{name}={value}"));
+        let words = Words::new(permit.command(), permit.cwd(), permit.argv(), env)?;
+        let laid = self.lay(exec, permit).await?;
+        let workspace = match (&laid, permit.project()) {
+            (Laid::Project, Some(project)) => Workspace::Project(project.clone()),
+            (Laid::ThrowAway { inputs }, _) => Workspace::ThrowAway { inputs: inputs.is_some() },
+            (Laid::Project, None) => unreachable!("a project is laid only where one was named"),
+        };
+
+        let (stdout, stdout_inside) = pump::output_pipe().map_err(RunError::Pipes)?;
+        let (stderr, stderr_inside) = pump::output_pipe().map_err(RunError::Pipes)?;
+        let (stdin, stdin_inside) = pump::input_pipe().map_err(RunError::Pipes)?;
+        let run = Run {
+            number: self.warden.number(),
+            profile: permit.profile_index(),
+            exec: exec.clone(),
+            limits: *permit.limits(),
+            workspace,
+            words,
+        };
+        let accepted = self.warden.run(run, vec![stdin_inside, stdout_inside, stderr_inside]).await?;
+        let Accept { status, mut ended, kill } = accepted.map_err(RunError::Refused)?;
+
+        let status = StatusSocket::new(status).map_err(RunError::Pipes)?;
+        status.go();
+        let started = Instant::now();
+        let limits = permit.limits();
+        let (bytes_in, stdout, stderr, last_word, ended) = tokio::join!(
+            pump::feed(stdin, permit.stdin()),
+            pump::drain(stdout, limits.get(Limit::StdoutBytes)),
+            pump::drain(stderr, limits.get(Limit::StderrBytes)),
+            async { (status.last_word().await, started.elapsed()) },
+            async {
+                tokio::select! {
+                    ended = &mut ended => ended,
+                    () = cancel.notified() => {
+                        kill.kill();
+                        ended.await
+                    }
+                }
+            },
+        );
+        let (last_word, wall) = last_word;
+        let (cause, counted) = ended.map_err(|_| WardenGone)?;
+        drop(kill);
+        drop(laid);
+        if let (Cause::Itself, Some(Status::Fault(fault))) = (cause, last_word) {
+            refuse_fault(fault)?;
+        }
+        let end = outcome::end(cause, last_word);
+        let usage = usage(wall.as_millis(), &counted, bytes_in, stdout.total + stderr.total);
+        Ok(Outcome {
+            limits_hit: outcome::limits_hit(end.ending, limits, &counted, &stdout, &stderr),
+            enforcement: self.enforcement(permit),
+            ending: end.ending,
+            exit_code: end.exit_code,
+            signal: end.signal,
+            start_error: end.start_error,
+            stdout,
+            stderr,
+            usage,
+        })
+    }
+
+    /// Lays the files down, off the async threads when there is something to write.
+    async fn lay(&self, exec: &ExecId, permit: &Permit) -> Result<Laid, WorkspaceError> {
+        let (store, exec, permit) = (self.store.clone(), exec.clone(), permit.clone());
+        let work = move || {
+            let inputs = permit.inputs().iter().map(|file| (file.path.as_str(), file.content.as_slice()));
+            store.lay(&exec, permit.principal(), permit.project(), permit.cwd(), inputs)
+        };
+        tokio::task::spawn_blocking(work).await.expect("laying files down does not panic")
+    }
+
+    /// What stood around a run of this permit. Every layer fails closed, so what was planned is what held.
+    fn enforcement(&self, permit: &Permit) -> Enforcement {
+        let host = &self.host;
+        let mut degraded = host.cgroup_degraded.clone();
+        let report = landlock::report(host.kernel.landlock_abi);
+        if report.status != Hold::Full {
+            let missing = landlock::missing(host.kernel.landlock_abi).join(", ");
+            degraded.push(format!("landlock ABI {} lacks {missing}", report.abi));
+        }
+        let workspace = if permit.project().is_some() {
+            degraded.push("workspace: a plain directory has no limit in bytes and inodes".to_owned());
+            "directory"
+        } else {
+            "tmpfs"
+        };
+        let names = ["user", "mount", "pid", "ipc", "uts", "cgroup", "net"];
+        Enforcement {
+            namespaces: names.map(str::to_owned).to_vec(),
+            landlock: report,
+            seccomp: host.filters[usize::from(permit.profile_index())].clone(),
+            cgroup: CgroupReport {
+                mode: host.cgroup_mode,
+                controllers: host.cgroup_layers.iter().map(|layer| layer.name().to_owned()).collect(),
+            },
+            privileges: Hold::Full,
+            workspace: workspace.to_owned(),
+            degraded,
+        }
+    }
+}
+
+/// A fault before the program is the host's or the request's; only execve's own is the program's.
+fn refuse_fault(fault: Fault) -> Result<(), RunError> {
+    match (fault.step, Errno::from_raw(fault.errno)) {
+        (Step::Exec, _) => Ok(()),
+        (Step::EnterCwd, Errno::ENOENT | Errno::ENOTDIR) => Err(WorkspaceError::Missing("exec.cwd").into()),
+        (Step::EnterCwd, Errno::ELOOP | Errno::EXDEV) => Err(WorkspaceError::Boundary("exec.cwd").into()),
+        _ => Err(RunError::Layer(fault)),
+    }
+}
+
+fn usage(wall_ms: u128, counted: &Counted, bytes_in: u64, bytes_out: u64) -> Usage {
+    Usage {
+        wall_ms: u64::try_from(wall_ms).unwrap_or(u64::MAX),
+        cpu_ms: counted.cpu_us.div_ceil(1000),
+        memory_peak_bytes: counted.memory_peak_bytes,
+        pids_peak: outcome::pids_peak(counted),
+        bytes_in,
+        bytes_out,
+    }
+}
+
+/// The socket on which init reports.
+struct StatusSocket(UnixDatagram);
+
+impl StatusSocket {
+    fn new(socket: OwnedFd) -> io::Result<Self> {
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        Ok(Self(UnixDatagram::from_std(std::os::unix::net::UnixDatagram::from(socket))?))
+    }
+
+    /// Lets the program start.
+    fn go(&self) {
+        // A sandbox that is dead already does not hear it; its end is reported anyway.
+        let _ = rustix::net::send(&self.0, &[GO], rustix::net::SendFlags::NOSIGNAL);
+    }
+
+    /// What init said last before it was gone. A fault is the last word even if an exit follows it.
+    async fn last_word(&self) -> Option<Status> {
+        let mut last = None;
+        let mut record = [0; STATUS_LEN];
+        loop {
+            let received = self
+                .0
+                .async_io(Interest::READABLE, || {
+                    rustix::net::recv(&self.0, &mut record[..], rustix::net::RecvFlags::empty())
+                        .map_err(io::Error::from)
+                })
+                .await;
+            match received {
+                Ok((_, len @ 1..)) => match Status::decode(&record[..len]) {
+                    Ok(status) if !matches!(last, Some(Status::Fault(_))) => last = Some(status),
+                    Ok(_) => {}
+                    Err(error) => tracing::error!(%error, "a sandbox's init sent something that is no status"),
+                },
+                Ok((_, 0)) | Err(_) => return last,
+            }
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Pipes between the front and a program: feed standard input, keep the head of an output and count the rest.
+
+use crate::model::Output;
+use std::io;
+use std::os::fd::OwnedFd;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::unix::pipe;
+
+/// One read of a program's output. The kernel's pipe holds as much.
+const CHUNK: usize = 64 * 1024;
+
+/// A pipe whose far end goes to the program: `(ours, theirs)` in the direction of the data.
+fn pipe_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(Into::into)
+}
+
+/// An output pipe: where we read, and the program's end.
+pub(super) fn output_pipe() -> io::Result<(pipe::Receiver, OwnedFd)> {
+    let (ours, theirs) = pipe_pair()?;
+    Ok((pipe::Receiver::from_owned_fd(ours)?, theirs))
+}
+
+/// An input pipe: where we write, and the program's end.
+pub(super) fn input_pipe() -> io::Result<(pipe::Sender, OwnedFd)> {
+    let (theirs, ours) = pipe_pair()?;
+    Ok((pipe::Sender::from_owned_fd(ours)?, theirs))
+}
+
+/// Keeps the first `cap` bytes and counts all, until nobody holds the other end.
+pub(super) async fn drain(mut from: pipe::Receiver, cap: u64) -> Output {
+    let cap = usize::try_from(cap).unwrap_or(usize::MAX);
+    let mut output = Output::default();
+    let mut chunk = vec![0; CHUNK];
+    // An error on a pipe of ours is as good as its end: there is nothing more to read.
+    while let Ok(len @ 1..) = from.read(&mut chunk).await {
+        let room = cap - output.kept.len();
+        output.kept.extend_from_slice(&chunk[..len.min(room)]);
+        output.total += len as u64;
+    }
+    output
+}
+
+/// Writes all of `bytes` and closes. A program that reads no more of it is within its rights. Bytes taken.
+pub(super) async fn feed(mut to: pipe::Sender, bytes: &[u8]) -> u64 {
+    let mut taken = 0;
+    while taken < bytes.len() {
+        match to.write(&bytes[taken..]).await {
+            Ok(len @ 1..) => taken += len,
+            Ok(0) | Err(_) => break, // EPIPE: nobody reads
+        }
+    }
+    taken as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[tokio::test]
+    async fn output_over_the_cap_is_cut_and_counted() {
+        let (ours, theirs) = output_pipe().expect("a pipe");
+        let writer = std::thread::spawn(move || std::fs::File::from(theirs).write_all(&[b'x'; 300_000]));
+        let output = drain(ours, 1000).await;
+        writer.join().expect("the writer").expect("the pipe took all");
+        assert_eq!((output.kept.len(), output.total, output.truncated()), (1000, 300_000, true));
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_leaves_does_not_stop_us() {
+        let (ours, theirs) = input_pipe().expect("a pipe");
+        drop(theirs);
+        assert_eq!(feed(ours, b"hello").await, 0);
+    }
+}

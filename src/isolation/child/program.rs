@@ -1,0 +1,178 @@
+//! Pid 2 of a sandbox: takes its orders, gives up its rights, waits for the word and becomes the program.
+
+use super::super::fault::Step;
+use super::super::landlock::Rules;
+use super::super::plan::{Area, INSIDE_UID, SandboxPlan, WORK};
+use super::super::sys;
+use super::super::warden::protocol::{GO, MESSAGE_MAX, RUN_FDS, Request, Run, Workspace};
+use super::super::warden::words::Words;
+use super::super::{rlimits, warden::wire};
+use super::Steps;
+use super::init::move_tree_to;
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use nix::mount::{MsFlags, mount};
+use nix::sys::socket::{MsgFlags, recv};
+use nix::sys::stat::{Mode, umask};
+use nix::unistd::{Gid, Uid, fchdir, setgroups, setresgid, setresuid, setsid};
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+
+/// Where the mounts that come with an order go, in the order they come.
+const INPUTS: &str = "/workspace/inputs";
+/// Above anything that could be one of 0, 1, 2 or the status socket.
+const FIRST_LIFTED: RawFd = 16;
+
+/// What a run brings: its order and the descriptors beside it.
+struct Orders {
+    run: Box<Run>,
+    fds: Vec<OwnedFd>,
+}
+
+/// From the fork to execve. `rules` and `steps` come from init, whose copy of them is its own.
+pub(super) fn program_main(plan: &SandboxPlan, orders: BorrowedFd<'_>, rules: Rules, mut steps: Steps) -> ! {
+    let status = steps.status;
+    let Orders { run, mut fds } = steps.take(Step::ReceiveRun, 0, || receive(orders));
+    let mounts = fds.split_off(RUN_FDS);
+
+    for (index, (tree, target)) in mounts.iter().zip(targets(&run.workspace)).enumerate() {
+        steps.take(Step::AttachWorkspace, index, || move_tree_to(tree.as_fd(), target));
+    }
+    for (index, area) in Area::ALL.into_iter().enumerate() {
+        if let Some(options) = area.narrowed(&plan.limits, &run.limits) {
+            steps.take(Step::NarrowTmpfs, index, || {
+                let flags = MsFlags::MS_REMOUNT | MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+                mount(None::<&str>, area.path(), None::<&str>, flags, Some(options.as_c_str()))
+            });
+        }
+    }
+    let rules = steps.take(Step::LandlockWorkspace, 0, || match run.workspace {
+        Workspace::ThrowAway { .. } => Ok(rules), // the areas that init mounted are in the rules already
+        Workspace::Project(_) => rules.allow_write(WORK)?.allow_write(Area::Artifacts.path()),
+    });
+    steps.take(Step::Stdio, 0, || take_stdio(fds));
+    steps.take(Step::EnterCwd, 0, || enter_cwd(run.words.cwd()));
+    steps.take(Step::NewSession, 0, || setsid().map(drop));
+    for (index, limit) in rlimits::of(&run.limits).into_iter().enumerate() {
+        steps.take(Step::Rlimits, index, || limit.set());
+    }
+    steps.take(Step::Signals, 0, || {
+        umask(Mode::from_bits_truncate(0o022));
+        sys::reset_signals()
+    });
+    steps.take(Step::Securebits, 0, sys::lock_securebits);
+    steps.take(Step::BecomeUser, 0, become_user);
+    steps.take(Step::ClearCapabilities, 0, || sys::clear_ambient().and_then(|()| sys::clear_capabilities()));
+    steps.take(Step::NoNewPrivs, 0, sys::set_no_new_privs);
+    steps.take(Step::Landlock, 0, || rules.restrict_self());
+
+    // Everything execve needs is laid out before the filter is on.
+    let candidates = candidates(&run.words);
+    let argv = pointers(run.words.argv());
+    let envp = pointers(run.words.env());
+    steps.take(Step::AwaitGo, 0, || await_go(status));
+    steps.take(Step::Seccomp, 0, || sys::load_seccomp(&plan.filter));
+    match steps.take(Step::Exec, 0, || exec_first(&candidates, &argv, &envp)) {}
+}
+
+fn receive(orders: BorrowedFd<'_>) -> Result<Orders, Errno> {
+    let mut buffer = vec![0u8; MESSAGE_MAX];
+    let (len, fds) = wire::receive(orders, &mut buffer)?;
+    let Ok(Request::Run(run)) = Request::decode(&buffer[..len]) else { return Err(Errno::EPROTO) };
+    if fds.len() != RUN_FDS + targets(&run.workspace).len() {
+        return Err(Errno::EBADMSG);
+    }
+    Ok(Orders { run, fds })
+}
+
+/// The mount points of a workspace, in the order in which the warden sends the mounts.
+fn targets(workspace: &Workspace) -> &'static [&'static str] {
+    match workspace {
+        Workspace::ThrowAway { inputs: false } => &[],
+        Workspace::ThrowAway { inputs: true } => &[INPUTS],
+        Workspace::Project(_) => &[INPUTS, WORK, "/workspace/artifacts"],
+    }
+}
+
+/// Puts the three descriptors at 0, 1 and 2; everything else goes with execve (we still need the status socket and the rules).
+fn take_stdio(fds: Vec<OwnedFd>) -> Result<(), Errno> {
+    // All came in above 2 or were moved there: 0, 1 and 2 were closed with the warden's descriptors, so the kernel
+    // may have handed them out again. Lift each first, or one dup2 could close another's source.
+    let to_errno = |errno: rustix::io::Errno| Errno::from_raw(errno.raw_os_error());
+    let mut lifted = Vec::with_capacity(RUN_FDS);
+    for fd in fds {
+        lifted.push(rustix::io::fcntl_dupfd_cloexec(&fd, FIRST_LIFTED).map_err(to_errno)?);
+    }
+    let [stdin, stdout, stderr]: [OwnedFd; RUN_FDS] = lifted.try_into().map_err(|_| Errno::EBADF)?;
+    rustix::stdio::dup2_stdin(stdin).map_err(to_errno)?;
+    rustix::stdio::dup2_stdout(stdout).map_err(to_errno)?;
+    rustix::stdio::dup2_stderr(stderr).map_err(to_errno)?;
+    sys::close_on_exec_from(3)
+}
+
+/// Enters a directory below the work area: no link on the way, nothing outside.
+fn enter_cwd(cwd: &CStr) -> Result<(), Errno> {
+    let work = nix::fcntl::open(WORK, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
+    let how = OpenHow::new()
+        .flags(OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
+        .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+    let directory = openat2(&work, if cwd.is_empty() { c"." } else { cwd }, how)?;
+    fchdir(&directory)
+}
+
+fn become_user() -> Result<(), Errno> {
+    let (uid, gid) = (Uid::from_raw(INSIDE_UID), Gid::from_raw(INSIDE_UID));
+    setgroups(&[])?;
+    setresgid(gid, gid, gid)?;
+    setresuid(uid, uid, uid)
+}
+
+fn await_go(status: RawFd) -> Result<(), Errno> {
+    let mut byte = [0u8; 1];
+    loop {
+        match recv(status, &mut byte, MsgFlags::empty()) {
+            Ok(1) if byte[0] == GO => return Ok(()),
+            Ok(_) => return Err(Errno::EPIPE), // the front is gone, or said something else
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+/// What to try: the command itself if it has a slash, else its name in each directory of the program's PATH.
+fn candidates(words: &Words) -> Vec<CString> {
+    let command = words.command();
+    if command.to_bytes().contains(&b'/') {
+        return vec![command.to_owned()];
+    }
+    let path = words.env().find_map(|variable| variable.to_bytes().strip_prefix(b"PATH=")).unwrap_or_default();
+    path.split(|&byte| byte == b':')
+        .filter(|directory| !directory.is_empty())
+        .map(|directory| {
+            let joined = [directory, b"/", command.to_bytes()].concat();
+            CString::new(joined).expect("both parts came out of C strings")
+        })
+        .collect()
+}
+
+fn pointers<'a>(words: impl Iterator<Item = &'a CStr>) -> Vec<*const libc::c_char> {
+    words.map(CStr::as_ptr).chain([std::ptr::null()]).collect()
+}
+
+/// Tries each; a file that is there but may not be executed is what is reported, as execvp(3) does.
+fn exec_first(
+    candidates: &[CString],
+    argv: &[*const libc::c_char],
+    envp: &[*const libc::c_char],
+) -> Result<std::convert::Infallible, Errno> {
+    let mut worst = Errno::ENOENT;
+    for path in candidates {
+        match sys::execve(path, argv, envp) {
+            Ok(never) => match never {},
+            Err(Errno::ENOENT | Errno::ENOTDIR) => {}
+            Err(Errno::EACCES) => worst = Errno::EACCES,
+            Err(errno) => return Err(errno),
+        }
+    }
+    Err(worst)
+}

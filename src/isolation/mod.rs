@@ -1,0 +1,24 @@
+//! The walls. Everything that touches namespaces, mounts, cgroups, capabilities, Landlock and seccomp.
+//!
+//! ```text
+//! plan ──▶ (warden) prepare ──▶ spawn ──▶ child        one file per kernel facility beside them:
+//!  what a profile's      trees,    clone3     init +    cgroup, etc, idmap, landlock, rlimits, rootfs, seccomp
+//!  sandbox looks like    filters              program   sys/ holds all of the crate's `unsafe`
+//! ```
+//!
+//! It knows nothing of policy, HTTP or evidence: it is told what to build and reports what happened.
+
+pub mod cgroup;
+pub mod child;
+pub mod etc;
+pub mod fault;
+pub mod idmap;
+pub mod landlock;
+pub mod plan;
+pub mod probe;
+pub mod rlimits;
+pub mod rootfs;
+pub mod seccomp;
+pub mod spawn;
+pub mod sys;
+pub mod warden;

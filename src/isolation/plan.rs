@@ -1,0 +1,218 @@
+//! What a sandbox of one profile looks like, worked out once by the warden and read by every child it forks.
+//!
+//! All strings are ready for the kernel here, so that the child formats nothing.
+#![forbid(unsafe_code)]
+
+use super::seccomp::Instruction;
+use crate::model::{Limit, Limits, Tcp};
+use std::ffi::{CStr, CString};
+
+/// Where the root tree is moved in the warden's own minimal root, before it becomes the root.
+pub const NEW_ROOT: &str = "/new";
+/// User and group of the program, inside.
+pub const INSIDE_UID: u32 = 1000;
+/// The program's home.
+pub const HOME: &str = "/home/sandbox";
+/// The working directory when none is asked for.
+pub const WORK: &str = "/workspace/work";
+
+/// A writable area of the sandbox: a tmpfs with limits in bytes and inodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Area {
+    /// `/tmp`
+    Tmp,
+    /// `/dev/shm`
+    Shm,
+    /// `/run`
+    Run,
+    /// The home directory.
+    Home,
+    /// `/workspace/work`; a project's own directory is mounted over it.
+    Work,
+    /// `/workspace/artifacts`; likewise.
+    Artifacts,
+}
+
+impl Area {
+    /// All of them, in the order they are mounted.
+    pub const ALL: [Area; 6] = [Area::Tmp, Area::Shm, Area::Run, Area::Home, Area::Work, Area::Artifacts];
+
+    /// Its path inside.
+    #[must_use]
+    pub const fn path(self) -> &'static str {
+        match self {
+            Area::Tmp => "/tmp",
+            Area::Shm => "/dev/shm",
+            Area::Run => "/run",
+            Area::Home => HOME,
+            Area::Work => WORK,
+            Area::Artifacts => "/workspace/artifacts",
+        }
+    }
+
+    fn bytes(self, limits: &Limits) -> u64 {
+        match self {
+            Area::Tmp => limits.get(Limit::TmpBytes),
+            Area::Run | Area::Home => limits.get(Limit::TmpBytes) / 4,
+            Area::Shm => limits.get(Limit::ShmBytes),
+            Area::Work => limits.get(Limit::WorkBytes),
+            Area::Artifacts => limits.get(Limit::ArtifactsBytes),
+        }
+    }
+
+    fn inodes(self, limits: &Limits) -> u64 {
+        match self {
+            Area::Tmp | Area::Shm => limits.get(Limit::TmpInodes),
+            Area::Run | Area::Home => limits.get(Limit::TmpInodes) / 4,
+            Area::Work | Area::Artifacts => limits.get(Limit::WorkInodes),
+        }
+    }
+
+    /// Mount data for this area under these limits.
+    #[must_use]
+    pub fn options(self, limits: &Limits) -> CString {
+        let mode = match self {
+            Area::Tmp | Area::Shm => "1777",
+            Area::Home => "0700",
+            Area::Run | Area::Work | Area::Artifacts => "0755",
+        };
+        let (bytes, inodes) = (self.bytes(limits), self.inodes(limits));
+        let text = format!("size={bytes},nr_inodes={inodes},mode={mode},uid={INSIDE_UID},gid={INSIDE_UID}");
+        CString::new(text).expect("digits and letters hold no NUL")
+    }
+
+    /// Mount data that narrows an area to these limits, or none where the profile's already are these.
+    #[must_use]
+    pub fn narrowed(self, profile: &Limits, run: &Limits) -> Option<CString> {
+        let (bytes, inodes) = (self.bytes(run), self.inodes(run));
+        let same = bytes == self.bytes(profile) && inodes == self.inodes(profile);
+        (!same).then(|| CString::new(format!("size={bytes},nr_inodes={inodes}")).expect("digits hold no NUL"))
+    }
+}
+
+/// How a path of /proc is taken away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mask {
+    /// A file: /dev/null lies over it.
+    File,
+    /// A directory: an empty one lies over it.
+    Directory,
+    /// It can be read but not written.
+    ReadOnly,
+}
+
+/// Paths of /proc that tell of the host or act on it. Those the kernel does not have are left out at start.
+pub const MASKED: &[(&str, Mask)] = &[
+    ("acpi", Mask::Directory),
+    ("asound", Mask::Directory),
+    ("bus", Mask::Directory),
+    ("cmdline", Mask::File), // boot parameters of the host
+    ("config.gz", Mask::File),
+    ("driver", Mask::Directory),
+    ("fs", Mask::Directory),
+    ("interrupts", Mask::File), // a side channel on the host's keyboards and disks
+    ("iomem", Mask::File),
+    ("ioports", Mask::File),
+    ("irq", Mask::Directory),
+    ("kallsyms", Mask::File),
+    ("kcore", Mask::File),
+    ("key-users", Mask::File),
+    ("keys", Mask::File),
+    ("kmsg", Mask::File),
+    ("kpagecgroup", Mask::File),
+    ("kpagecount", Mask::File),
+    ("kpageflags", Mask::File),
+    ("latency_stats", Mask::File),
+    ("locks", Mask::File),
+    ("modules", Mask::File),
+    ("mtrr", Mask::File),
+    ("pagetypeinfo", Mask::File),
+    ("partitions", Mask::File),
+    ("pressure", Mask::Directory),
+    ("sched_debug", Mask::File),
+    ("scsi", Mask::Directory),
+    ("slabinfo", Mask::File),
+    ("softirqs", Mask::File),
+    ("sysrq-trigger", Mask::File),
+    ("sysvipc", Mask::ReadOnly),
+    ("timer_list", Mask::File),
+    ("timer_stats", Mask::File),
+    ("tty", Mask::Directory),
+    ("vmallocinfo", Mask::File),
+    ("vmcore", Mask::File),
+    ("sys", Mask::ReadOnly),
+];
+
+/// One mask, ready for the child.
+#[derive(Debug, Clone)]
+pub struct ProcMask {
+    /// Path below [`NEW_ROOT`].
+    pub path: CString,
+    /// How.
+    pub mask: Mask,
+}
+
+/// Everything a child of one profile does, before a request is known.
+#[derive(Debug)]
+pub struct SandboxPlan {
+    /// The profile's root tree in the warden's root.
+    pub tree: CString,
+    /// The profile's limits: a run's are never above them.
+    pub limits: Limits,
+    /// Areas with their mount data, below [`NEW_ROOT`].
+    pub areas: Vec<(CString, CString)>,
+    /// What is hidden of /proc.
+    pub masks: Vec<ProcMask>,
+    /// The kernel's Landlock ABI.
+    pub landlock_abi: u32,
+    /// TCP inside.
+    pub tcp: Tcp,
+    /// The compiled filter.
+    pub filter: Vec<Instruction>,
+    /// For tests of the walls of our own making: the step that is to fail. Never set by the daemon.
+    pub sabotage: Option<super::fault::Step>,
+}
+
+impl SandboxPlan {
+    /// The plan of a profile whose tree stands at `tree`. `proc_has` says which paths of /proc exist.
+    pub fn new(
+        tree: &CStr,
+        limits: Limits,
+        landlock_abi: u32,
+        tcp: Tcp,
+        filter: Vec<Instruction>,
+        proc_has: impl Fn(&str) -> bool,
+    ) -> Self {
+        let below = |path: &str| CString::new(format!("{NEW_ROOT}{path}")).expect("our own paths hold no NUL");
+        Self {
+            tree: tree.to_owned(),
+            limits,
+            areas: Area::ALL.map(|area| (below(area.path()), area.options(&limits))).to_vec(),
+            masks: MASKED
+                .iter()
+                .filter(|(name, _)| proc_has(name))
+                .map(|&(name, mask)| ProcMask { path: below(&format!("/proc/{name}")), mask })
+                .collect(),
+            landlock_abi,
+            tcp,
+            filter,
+            sabotage: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_area_is_remounted_only_when_the_run_has_less() {
+        let profile = Limits::default();
+        let mut run = profile;
+        assert_eq!(Area::Tmp.narrowed(&profile, &run), None);
+        run.set(Limit::TmpBytes, 1 << 20).expect("1 MiB lies within bounds");
+        let expected = format!("size=1048576,nr_inodes={}", Limit::TmpInodes.default_amount());
+        assert_eq!(Area::Tmp.narrowed(&profile, &run), CString::new(expected).ok());
+        assert_eq!(Area::Work.narrowed(&profile, &run), None);
+    }
+}

@@ -1,0 +1,51 @@
+//! Resource limits of one process: a second wall beside the group's limits, and the only one for some.
+#![forbid(unsafe_code)]
+
+use crate::model::{Limit, Limits};
+use nix::errno::Errno;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+/// Memory that may be locked: enough for a key store, too little to pin a host down.
+const MEMLOCK_BYTES: u64 = 8 << 20;
+/// The kernel's own default for POSIX message queues.
+const MSGQUEUE_BYTES: u64 = 819_200;
+/// Queued signals of one uid.
+const SIGPENDING: u64 = 4096;
+
+/// One resource with its amount, soft and hard alike.
+#[derive(Debug, Clone, Copy)]
+pub struct Rlimit {
+    resource: Resource,
+    amount: u64,
+}
+
+impl Rlimit {
+    /// Sets it. An amount above what the daemon itself was given becomes that: raising needs CAP_SYS_RESOURCE,
+    /// and less than asked for is never a hole.
+    pub fn set(self) -> Result<(), Errno> {
+        let (_, hard) = getrlimit(self.resource)?;
+        let amount = self.amount.min(hard);
+        setrlimit(self.resource, amount, amount)
+    }
+}
+
+/// All resource limits of a run.
+#[must_use]
+pub fn of(limits: &Limits) -> [Rlimit; 11] {
+    // One more second than the group's processor time: the warden's clock should speak first.
+    let cpu_seconds = limits.get(Limit::CpuMs).div_ceil(1000) + 1;
+    [
+        (Resource::RLIMIT_CORE, 0),
+        (Resource::RLIMIT_NOFILE, limits.get(Limit::Nofile)),
+        (Resource::RLIMIT_FSIZE, limits.get(Limit::FsizeBytes)),
+        (Resource::RLIMIT_STACK, limits.get(Limit::StackBytes)),
+        (Resource::RLIMIT_NPROC, limits.get(Limit::Pids)),
+        (Resource::RLIMIT_CPU, cpu_seconds),
+        (Resource::RLIMIT_MEMLOCK, MEMLOCK_BYTES),
+        (Resource::RLIMIT_MSGQUEUE, MSGQUEUE_BYTES),
+        (Resource::RLIMIT_SIGPENDING, SIGPENDING),
+        (Resource::RLIMIT_NICE, 0),
+        (Resource::RLIMIT_RTPRIO, 0),
+    ]
+    .map(|(resource, amount)| Rlimit { resource, amount })
+}

@@ -1,0 +1,105 @@
+//! From a plan to a living sandbox: the parent's side of the fork.
+#![forbid(unsafe_code)]
+
+use super::cgroup::Group;
+use super::child::{Handles, init_main};
+use super::idmap::{Range, Ranges};
+use super::plan::SandboxPlan;
+use super::sys::{self, Forked, SingleThreaded};
+use super::warden::wire;
+use nix::errno::Errno;
+use nix::fcntl::AT_FDCWD;
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// All namespaces but the cgroup one, which the child makes when it is in its group.
+const NAMESPACES: i32 = libc::CLONE_NEWUSER
+    | libc::CLONE_NEWNS
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWNET;
+
+/// Tells a child that its id maps are written.
+const MAPS_WRITTEN: &[u8] = b"M";
+
+/// A sandbox that is being built or waits for its orders. Dropped, it dies.
+#[derive(Debug)]
+pub struct Sandbox {
+    pidfd: OwnedFd,
+    orders: OwnedFd,
+    reaped: bool,
+}
+
+/// A connected pair of datagram sockets.
+pub fn socket_pair() -> Result<(OwnedFd, OwnedFd), Errno> {
+    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+        .map_err(|errno| Errno::from_raw(errno.raw_os_error()))
+}
+
+/// Forks a sandbox. Gives back the sandbox and the front's end of its status socket.
+///
+/// On an error nothing is left: a child that was forked is dead and reaped.
+pub fn spawn(
+    proof: &SingleThreaded,
+    plan: &SandboxPlan,
+    group: &Group,
+    ranges: &Ranges,
+    range: Range,
+    null: BorrowedFd<'_>,
+) -> Result<(Sandbox, OwnedFd), Errno> {
+    let tree = sys::clone_tree(AT_FDCWD, &plan.tree, true)?;
+    let (orders, orders_inside) = socket_pair()?;
+    let (status, status_inside) = socket_pair()?;
+    let join = group.joins();
+    let (child, pidfd) = match sys::fork_sandbox(proof, NAMESPACES as u64, group.born_into())? {
+        Forked::Child => {
+            let (orders, status, tree) = (orders_inside.as_fd(), status_inside.as_fd(), tree.as_fd());
+            let handles = Handles { orders, status, null, tree, join: &join };
+            init_main(plan, &handles, proof)
+        }
+        Forked::Parent(child, pidfd) => (child, pidfd),
+    };
+    let sandbox = Sandbox { pidfd, orders, reaped: false };
+    ranges.parent_write_id_maps(child, range)?;
+    wire::send(sandbox.orders.as_fd(), MAPS_WRITTEN, &[])?;
+    Ok((sandbox, status))
+}
+
+impl Sandbox {
+    /// Readable when every process of the sandbox is gone.
+    pub fn pidfd(&self) -> impl AsFd + '_ {
+        &self.pidfd
+    }
+
+    /// Hands the sandbox its one order, with the descriptors that go with it.
+    pub fn order(&self, order: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+        wire::send(self.orders.as_fd(), order, fds)
+    }
+
+    /// Kills init; the kernel kills the rest of its pid namespace before init is gone.
+    pub fn kill(&self) {
+        // ESRCH: it is dead already.
+        let _ = rustix::process::pidfd_send_signal(&self.pidfd, rustix::process::Signal::KILL);
+    }
+
+    /// Collects the dead init. Blocks until it is dead.
+    pub fn reap(&mut self) {
+        while !self.reaped {
+            match waitid(Id::PIDFd(self.pidfd.as_fd()), WaitPidFlag::WEXITED) {
+                Err(Errno::EINTR) => {}
+                Ok(_) | Err(_) => self.reaped = true, // ECHILD: there is nothing left to collect
+            }
+        }
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        if !self.reaped {
+            self.kill();
+            self.reap();
+        }
+    }
+}

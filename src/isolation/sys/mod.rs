@@ -1,0 +1,22 @@
+//! The system calls that no crate of ours wraps, one function each, and the only home of `unsafe`.
+//!
+//! Each function makes one call, owns what the call returns and gives back an `Errno`. They allocate
+//! nothing, so the child may use them after its fork. Policy, order and words live elsewhere.
+
+mod fork;
+mod mount;
+mod privilege;
+
+pub use fork::{Forked, SingleThreaded, execve, exit_now, fork_plain, fork_sandbox, parent_death_signal};
+pub use mount::{TreeAttributes, clone_tree, idmap_tree, set_tree_attributes};
+pub use privilege::{
+    clear_ambient, clear_capabilities, close_all_but, close_on_exec_from, drop_bounding_set, ignore_signal,
+    landlock_abi, load_seccomp, lock_securebits, loopback_up, reset_signals, set_no_new_privs, set_not_dumpable,
+};
+
+use nix::errno::Errno;
+
+/// Turns a raw return value into a result.
+fn checked(returned: libc::c_long) -> Result<libc::c_long, Errno> {
+    if returned == -1 { Err(Errno::last()) } else { Ok(returned) }
+}

@@ -1,0 +1,520 @@
+//! What front and warden say to each other, and what init says to the front.
+//!
+//! ```text
+//! front ──▶ warden   Run (+ stdin, stdout, stderr), Kill, Shutdown
+//! warden ──▶ front   Accepted (+ status socket) | Refused, then for each Accepted exactly one Ended
+//! init  ──▶ front    on the status socket: at most one Fault, at most one Exit
+//! front ──▶ init     on the status socket: one GO byte, without which no program starts
+//! ```
+//!
+//! Every message is one SEQPACKET datagram: a version byte, a tag byte and fields in a fixed order, little
+//! endian, each with a bound. A datagram that is short, long, unknown or out of bounds is refused whole; the
+//! warden then drops the front, because a front that speaks wrongly is broken or no longer ours.
+#![forbid(unsafe_code)]
+
+use super::words::{Words, WordsError};
+use crate::isolation::fault::Fault;
+use crate::model::{ExecId, Limit, LimitError, Limits, ProjectId};
+
+/// Changed whenever a record changes; both sides are one binary, so a mismatch means something is very wrong.
+const VERSION: u8 = 1;
+/// Largest datagram: the words of a program and a small header.
+pub const MESSAGE_MAX: usize = super::words::WORDS_MAX + 1024;
+/// The byte on the status socket that lets a prepared program start.
+pub const GO: u8 = b'G';
+/// Descriptors that come with `Run`.
+pub const RUN_FDS: usize = 3;
+
+/// Why a datagram is not a message.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ProtocolError {
+    /// Shorter than its fields.
+    #[error("message ends inside {0}")]
+    Short(&'static str),
+    /// Longer than its fields.
+    #[error("{0} bytes after the last field")]
+    Long(usize),
+    /// Another version.
+    #[error("protocol version {0}, ours is {VERSION}")]
+    Version(u8),
+    /// A tag or choice that does not exist.
+    #[error("{0} has no value {1}")]
+    Unknown(&'static str, u8),
+    /// A text that is not an id.
+    #[error("{0} is not an id")]
+    Id(&'static str),
+    /// A limit out of bounds.
+    #[error(transparent)]
+    Limit(#[from] LimitError),
+    /// The program's words.
+    #[error(transparent)]
+    Words(#[from] WordsError),
+    /// Descriptors missing or too many.
+    #[error("message came with {0} descriptors")]
+    Descriptors(usize),
+}
+
+/// Number of one run between front and warden; never reused in a daemon's life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RunNumber(pub u64);
+
+/// Where the files of a run are. Ids only: the warden makes the paths.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Workspace {
+    /// Work and artifacts live in the sandbox's own tmpfs; inputs, if any, below the exec's own directory.
+    ThrowAway {
+        /// Whether the front has laid inputs down.
+        inputs: bool,
+    },
+    /// The three areas of a project.
+    Project(ProjectId),
+}
+
+/// One program to run. Descriptors for stdin, stdout and stderr come beside it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Run {
+    /// Number to answer under.
+    pub number: RunNumber,
+    /// Index of the profile in the set that both sides loaded.
+    pub profile: u16,
+    /// Its exec id: names the artifacts directory.
+    pub exec: ExecId,
+    /// Limits, none above the profile's.
+    pub limits: Limits,
+    /// Where its files are.
+    pub workspace: Workspace,
+    /// Command, working directory, arguments and environment.
+    pub words: Words,
+}
+
+/// Front to warden.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Request {
+    /// Run a program.
+    Run(Box<Run>),
+    /// End a run at once.
+    Kill(RunNumber),
+    /// End all runs and leave.
+    Shutdown,
+}
+
+/// Why the warden did not start a run; the front knows the words for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    /// No profile has that index.
+    Profile,
+    /// A limit is above the profile's.
+    Wider(Limit),
+    /// An area of the workspace could not be opened or mapped.
+    Workspace(i32),
+    /// A required layer can't be had: its index in `Layer::ALL`.
+    Layer(u8),
+    /// The group could not be made.
+    Cgroup(i32),
+    /// The sandbox process could not be made.
+    Spawn(i32),
+    /// All uid ranges are in use.
+    Busy,
+}
+
+/// What ended a run, as far as the warden did it or saw it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// It ended by itself.
+    Itself,
+    /// Wall clock.
+    Wall,
+    /// Processor time.
+    Cpu,
+    /// The front asked for it.
+    Killed,
+    /// Out of memory.
+    Oom,
+}
+
+/// What the group of a run counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counted {
+    /// Processor time.
+    pub cpu_us: u64,
+    /// Highest memory use, if counted.
+    pub memory_peak_bytes: Option<u64>,
+    /// Most tasks at once, init included, if counted.
+    pub pids_peak: Option<u64>,
+    /// How often a fork was refused by the pids limit.
+    pub pids_refused: u64,
+}
+
+/// Warden to front.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reply {
+    /// The sandbox exists; its status socket comes beside this.
+    Accepted(RunNumber),
+    /// Nothing was started.
+    Refused(RunNumber, Refused),
+    /// Every process of it is gone.
+    Ended(RunNumber, Cause, Counted),
+}
+
+/// From inside, on the status socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Status {
+    /// A step failed; no program was started.
+    Fault(Fault),
+    /// The program exited with this code.
+    Exited(i32),
+    /// The program was ended by this signal.
+    Signaled(i32),
+}
+
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn new(tag: u8) -> Self {
+        Self(vec![VERSION, tag])
+    }
+    fn u8(mut self, value: u8) -> Self {
+        self.0.push(value);
+        self
+    }
+    fn u16(mut self, value: u16) -> Self {
+        self.0.extend(value.to_le_bytes());
+        self
+    }
+    fn i32(mut self, value: i32) -> Self {
+        self.0.extend(value.to_le_bytes());
+        self
+    }
+    fn u64(mut self, value: u64) -> Self {
+        self.0.extend(value.to_le_bytes());
+        self
+    }
+    /// A count that may be absent: one flag byte and the number.
+    fn maybe(self, value: Option<u64>) -> Self {
+        self.u8(value.is_some().into()).u64(value.unwrap_or(0))
+    }
+    /// A short text: one length byte and the bytes. Ids are far below 255 bytes.
+    fn text(mut self, value: &str) -> Self {
+        self.0.push(u8::try_from(value.len()).expect("ids are shorter than 256 bytes"));
+        self.0.extend(value.as_bytes());
+        self
+    }
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    /// Checks the version and gives the tag.
+    fn open(bytes: &'a [u8]) -> Result<(u8, Self), ProtocolError> {
+        let mut reader = Self(bytes);
+        match reader.u8("version")? {
+            VERSION => Ok((reader.u8("tag")?, reader)),
+            other => Err(ProtocolError::Version(other)),
+        }
+    }
+    fn take(&mut self, len: usize, field: &'static str) -> Result<&'a [u8], ProtocolError> {
+        let (taken, rest) = self.0.split_at_checked(len).ok_or(ProtocolError::Short(field))?;
+        self.0 = rest;
+        Ok(taken)
+    }
+    fn array<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], ProtocolError> {
+        Ok(self.take(N, field)?.try_into().expect("take gave N bytes"))
+    }
+    fn u8(&mut self, field: &'static str) -> Result<u8, ProtocolError> {
+        Ok(self.array::<1>(field)?[0])
+    }
+    fn u16(&mut self, field: &'static str) -> Result<u16, ProtocolError> {
+        self.array(field).map(u16::from_le_bytes)
+    }
+    fn i32(&mut self, field: &'static str) -> Result<i32, ProtocolError> {
+        self.array(field).map(i32::from_le_bytes)
+    }
+    fn u64(&mut self, field: &'static str) -> Result<u64, ProtocolError> {
+        self.array(field).map(u64::from_le_bytes)
+    }
+    fn flag(&mut self, field: &'static str) -> Result<bool, ProtocolError> {
+        match self.u8(field)? {
+            0 => Ok(false),
+            1 => Ok(true),
+            other => Err(ProtocolError::Unknown(field, other)),
+        }
+    }
+    fn maybe(&mut self, field: &'static str) -> Result<Option<u64>, ProtocolError> {
+        let present = self.flag(field)?;
+        let value = self.u64(field)?;
+        Ok(present.then_some(value))
+    }
+    fn id<T: std::str::FromStr>(&mut self, field: &'static str) -> Result<T, ProtocolError> {
+        let len = self.u8(field)?;
+        let bytes = self.take(len.into(), field)?;
+        let text = std::str::from_utf8(bytes).map_err(|_| ProtocolError::Id(field))?;
+        text.parse().map_err(|_| ProtocolError::Id(field))
+    }
+    fn number(&mut self) -> Result<RunNumber, ProtocolError> {
+        self.u64("run number").map(RunNumber)
+    }
+    fn end(self) -> Result<(), ProtocolError> {
+        if self.0.is_empty() { Ok(()) } else { Err(ProtocolError::Long(self.0.len())) }
+    }
+}
+
+impl Request {
+    /// The datagram of this message.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        match self {
+            Request::Run(run) => {
+                let mut out = Writer::new(1).u64(run.number.0).u16(run.profile).text(run.exec.as_str());
+                for &amount in run.limits.amounts() {
+                    out = out.u64(amount);
+                }
+                out = match &run.workspace {
+                    Workspace::ThrowAway { inputs } => out.u8(0).u8((*inputs).into()),
+                    Workspace::Project(project) => out.u8(1).text(project.as_str()),
+                };
+                run.words.append_to(&mut out.0);
+                out.0
+            }
+            Request::Kill(number) => Writer::new(2).u64(number.0).0,
+            Request::Shutdown => Writer::new(3).0,
+        }
+    }
+
+    /// The message of this datagram.
+    pub fn decode(bytes: &[u8]) -> Result<Self, ProtocolError> {
+        let (tag, mut fields) = Reader::open(bytes)?;
+        match tag {
+            1 => {
+                let number = fields.number()?;
+                let profile = fields.u16("profile")?;
+                let exec = fields.id("exec")?;
+                let mut amounts = [0; Limit::ALL.len()];
+                for amount in &mut amounts {
+                    *amount = fields.u64("limits")?;
+                }
+                let limits = Limits::from_amounts(amounts)?;
+                let workspace = match fields.u8("workspace")? {
+                    0 => Workspace::ThrowAway { inputs: fields.flag("inputs")? },
+                    1 => Workspace::Project(fields.id("project")?),
+                    other => return Err(ProtocolError::Unknown("workspace", other)),
+                };
+                // The words are the rest of the datagram; their own decoder refuses anything after them.
+                let words = Words::decode(fields.0)?;
+                Ok(Request::Run(Box::new(Run { number, profile, exec, limits, workspace, words })))
+            }
+            2 => {
+                let number = fields.number()?;
+                fields.end()?;
+                Ok(Request::Kill(number))
+            }
+            3 => {
+                fields.end()?;
+                Ok(Request::Shutdown)
+            }
+            other => Err(ProtocolError::Unknown("request", other)),
+        }
+    }
+}
+
+impl Refused {
+    fn code(self) -> (u8, i32) {
+        match self {
+            Refused::Profile => (0, 0),
+            Refused::Wider(limit) => (1, limit as i32),
+            Refused::Workspace(errno) => (2, errno),
+            Refused::Layer(index) => (3, index.into()),
+            Refused::Cgroup(errno) => (4, errno),
+            Refused::Spawn(errno) => (5, errno),
+            Refused::Busy => (6, 0),
+        }
+    }
+
+    fn from_code(tag: u8, detail: i32) -> Result<Self, ProtocolError> {
+        let unknown = ProtocolError::Unknown("refusal", tag);
+        let small = || u8::try_from(detail).map_err(|_| unknown.clone());
+        Ok(match tag {
+            0 => Refused::Profile,
+            1 => Refused::Wider(Limit::ALL.get(usize::from(small()?)).copied().ok_or(unknown)?),
+            2 => Refused::Workspace(detail),
+            3 => Refused::Layer(small()?),
+            4 => Refused::Cgroup(detail),
+            5 => Refused::Spawn(detail),
+            6 => Refused::Busy,
+            _ => return Err(unknown),
+        })
+    }
+}
+
+impl Reply {
+    /// The datagram of this message.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        match *self {
+            Reply::Accepted(number) => Writer::new(1).u64(number.0).0,
+            Reply::Refused(number, refused) => {
+                let (tag, detail) = refused.code();
+                Writer::new(2).u64(number.0).u8(tag).i32(detail).0
+            }
+            Reply::Ended(number, cause, counted) => {
+                Writer::new(3)
+                    .u64(number.0)
+                    .u8(cause as u8)
+                    .u64(counted.cpu_us)
+                    .maybe(counted.memory_peak_bytes)
+                    .maybe(counted.pids_peak)
+                    .u64(counted.pids_refused)
+                    .0
+            }
+        }
+    }
+
+    /// The message of this datagram.
+    pub fn decode(bytes: &[u8]) -> Result<Self, ProtocolError> {
+        let (tag, mut fields) = Reader::open(bytes)?;
+        let number = fields.number()?;
+        let reply = match tag {
+            1 => Reply::Accepted(number),
+            2 => Reply::Refused(number, Refused::from_code(fields.u8("refusal")?, fields.i32("refusal")?)?),
+            3 => {
+                let cause = match fields.u8("cause")? {
+                    0 => Cause::Itself,
+                    1 => Cause::Wall,
+                    2 => Cause::Cpu,
+                    3 => Cause::Killed,
+                    4 => Cause::Oom,
+                    other => return Err(ProtocolError::Unknown("cause", other)),
+                };
+                let counted = Counted {
+                    cpu_us: fields.u64("cpu")?,
+                    memory_peak_bytes: fields.maybe("memory")?,
+                    pids_peak: fields.maybe("pids")?,
+                    pids_refused: fields.u64("pids refused")?,
+                };
+                Reply::Ended(number, cause, counted)
+            }
+            other => return Err(ProtocolError::Unknown("reply", other)),
+        };
+        fields.end()?;
+        Ok(reply)
+    }
+}
+
+/// Length of every status record.
+pub const STATUS_LEN: usize = 12;
+
+impl Status {
+    /// The record of this status: a fixed array, as it is written after the fork.
+    #[must_use]
+    pub fn encode(self) -> [u8; STATUS_LEN] {
+        let (tag, step, index, number): (u8, u8, u16, i32) = match self {
+            Status::Fault(fault) => (1, fault.step as u8, fault.index, fault.errno),
+            Status::Exited(code) => (2, 0, 0, code),
+            Status::Signaled(signal) => (3, 0, 0, signal),
+        };
+        let mut record = [0; STATUS_LEN];
+        record[0] = VERSION;
+        record[1] = tag;
+        record[2] = step;
+        record[4..6].copy_from_slice(&index.to_le_bytes());
+        record[8..12].copy_from_slice(&number.to_le_bytes());
+        record
+    }
+
+    /// The status of this record.
+    pub fn decode(bytes: &[u8]) -> Result<Self, ProtocolError> {
+        let (tag, mut fields) = Reader::open(bytes)?;
+        let step = fields.u8("step")?;
+        fields.u8("padding")?;
+        let index = fields.u16("index")?;
+        fields.u16("padding")?;
+        let number = fields.i32("number")?;
+        fields.end()?;
+        match tag {
+            1 => Fault::from_record(step, index, number).map(Status::Fault).ok_or(ProtocolError::Unknown("step", step)),
+            2 => Ok(Status::Exited(number)),
+            3 => Ok(Status::Signaled(number)),
+            other => Err(ProtocolError::Unknown("status", other)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::isolation::fault::Step;
+    use proptest::prelude::*;
+
+    fn a_run(workspace: Workspace) -> Request {
+        Request::Run(Box::new(Run {
+            number: RunNumber(7),
+            profile: 2,
+            exec: ExecId::generate(),
+            limits: Limits::default(),
+            workspace,
+            words: Words::new("/bin/true", "", ["true"], ["A=b"]).expect("small words"),
+        }))
+    }
+
+    #[test]
+    fn requests_survive_the_wire() {
+        let project = Workspace::Project("p1".parse().expect("a plain name"));
+        for request in [
+            a_run(Workspace::ThrowAway { inputs: true }),
+            a_run(project),
+            Request::Kill(RunNumber(u64::MAX)),
+            Request::Shutdown,
+        ] {
+            assert_eq!(Request::decode(&request.encode()), Ok(request));
+        }
+    }
+
+    #[test]
+    fn replies_and_statuses_survive_the_wire() {
+        let counted = Counted { cpu_us: 1, memory_peak_bytes: Some(2), pids_peak: None, pids_refused: 3 };
+        let number = RunNumber(9);
+        let refusals =
+            [Refused::Profile, Refused::Wider(Limit::Pids), Refused::Workspace(2), Refused::Layer(3), Refused::Busy];
+        for reply in refusals
+            .map(|refused| Reply::Refused(number, refused))
+            .into_iter()
+            .chain([Reply::Accepted(number), Reply::Ended(number, Cause::Oom, counted)])
+        {
+            assert_eq!(Reply::decode(&reply.encode()), Ok(reply));
+        }
+        let fault = Fault { step: Step::Exec, index: 3, errno: 2 };
+        for status in [Status::Fault(fault), Status::Exited(255), Status::Signaled(9)] {
+            assert_eq!(Status::decode(&status.encode()), Ok(status));
+        }
+    }
+
+    #[test]
+    fn every_truncation_and_extension_is_refused() {
+        let whole = a_run(Workspace::ThrowAway { inputs: false }).encode();
+        for len in 0..whole.len() {
+            assert!(Request::decode(&whole[..len]).is_err(), "{len} bytes were taken for a message");
+        }
+        let mut longer = whole;
+        longer.push(0);
+        assert!(Request::decode(&longer).is_err());
+    }
+
+    #[test]
+    fn a_limit_outside_its_bounds_is_refused() {
+        let mut bytes = a_run(Workspace::ThrowAway { inputs: false }).encode();
+        // version, tag, number, profile, length byte and text of the exec id; then the first limit
+        let first_limit = 2 + 8 + 2 + 1 + 29;
+        bytes[first_limit..first_limit + 8].copy_from_slice(&u64::MAX.to_le_bytes());
+        assert!(matches!(Request::decode(&bytes), Err(ProtocolError::Limit(_))));
+    }
+
+    proptest! {
+        #[test]
+        fn no_datagram_panics_the_decoders(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+            let mut versioned = bytes.clone();
+            if let Some(first) = versioned.first_mut() { *first = VERSION; }
+            for candidate in [&bytes, &versioned] {
+                let _ = (Request::decode(candidate), Reply::decode(candidate), Status::decode(candidate));
+            }
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Ids as types. An id that reached this module is safe to use as a directory name.
+
+use std::fmt;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Crockford's alphabet in lower case: no i, l, o, u, so ids survive being read aloud.
+const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+/// 128 bits in 5-bit digits.
+const DIGITS: usize = 26;
+/// Longest project id; it becomes one directory name and stays readable in a table.
+const PROJECT_ID_MAX: usize = 64;
+
+/// Why a string is not an id.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum IdError {
+    /// Not `ex_` followed by 26 digits.
+    #[error("not an exec id (ex_ and 26 characters)")]
+    ExecId,
+    /// Not a safe directory name.
+    #[error("a project id has 1 to 64 characters of A-Z a-z 0-9 . _ - and does not begin with a dot")]
+    ProjectId,
+}
+
+/// Id of one exec: `ex_` and 26 digits that sort by time of creation.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ExecId(String);
+
+impl ExecId {
+    /// A new id: 48 bits of milliseconds, then 80 random bits, so that ids can't be guessed.
+    #[must_use]
+    pub fn generate() -> Self {
+        let millis = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis());
+        Self(format!("ex_{}", digits((millis << 80) | (random_u128() >> 48))))
+    }
+
+    /// The id as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::str::FromStr for ExecId {
+    type Err = IdError;
+    fn from_str(text: &str) -> Result<Self, IdError> {
+        let digits = text.strip_prefix("ex_").ok_or(IdError::ExecId)?;
+        let known = digits.len() == DIGITS && digits.bytes().all(|b| ALPHABET.contains(&b));
+        known.then(|| Self(text.to_owned())).ok_or(IdError::ExecId)
+    }
+}
+
+/// Id of a project, chosen by the caller; one directory below `workspace/projects`.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ProjectId(String);
+
+impl ProjectId {
+    /// The id as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::str::FromStr for ProjectId {
+    type Err = IdError;
+    fn from_str(text: &str) -> Result<Self, IdError> {
+        let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+        // A leading dot is kept for the daemon's own names (and excludes "." and "..").
+        let safe = (1..=PROJECT_ID_MAX).contains(&text.len()) && !text.starts_with('.') && text.bytes().all(plain);
+        safe.then(|| Self(text.to_owned())).ok_or(IdError::ProjectId)
+    }
+}
+
+macro_rules! show_as_text {
+    ($($id:ty),*) => {$(
+        impl fmt::Display for $id {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result { f.write_str(&self.0) }
+        }
+        impl fmt::Debug for $id {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result { f.write_str(&self.0) }
+        }
+        impl serde::Serialize for $id {
+            fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> { s.serialize_str(&self.0) }
+        }
+    )*};
+}
+show_as_text!(ExecId, ProjectId);
+
+fn digits(mut value: u128) -> String {
+    let mut text = [b'0'; DIGITS];
+    for place in text.iter_mut().rev() {
+        *place = ALPHABET[(value & 31) as usize];
+        value >>= 5;
+    }
+    text.iter().map(|&b| char::from(b)).collect()
+}
+
+/// 128 random bits from the kernel.
+fn random_u128() -> u128 {
+    let mut bytes = [0u8; 16];
+    let filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    assert_eq!(filled, Ok(bytes.len()), "getrandom(2) of 16 bytes does not fail once the pool is up");
+    u128::from_le_bytes(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exec_ids_are_distinct_and_read_back() {
+        let (a, b) = (ExecId::generate(), ExecId::generate());
+        assert_ne!(a, b);
+        assert_eq!(a.as_str().len(), 3 + DIGITS);
+        assert_eq!(a.as_str().parse::<ExecId>(), Ok(a.clone()));
+    }
+
+    #[test]
+    fn exec_ids_sort_by_time() {
+        let early = digits(1u128 << 80);
+        let late = digits(2u128 << 80);
+        assert!(early < late);
+    }
+
+    #[test]
+    fn ids_that_are_not_directory_names_are_refused() {
+        for bad in ["", ".", "..", ".hidden", "a/b", "a b", "a\0b", "ä", &"x".repeat(65)] {
+            assert_eq!(bad.parse::<ProjectId>(), Err(IdError::ProjectId), "{bad:?}");
+        }
+        for good in ["p1", "a.b-c_D", &"x".repeat(64)] {
+            assert!(good.parse::<ProjectId>().is_ok(), "{good:?}");
+        }
+        for bad in ["", "ex_", "ex_../../etc", "ex_0000000000000000000000000U"] {
+            assert_eq!(bad.parse::<ExecId>(), Err(IdError::ExecId), "{bad:?}");
+        }
+    }
+}

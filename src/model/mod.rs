@@ -1,0 +1,23 @@
+//! The shared words: ids, limits, layers, requests and outcomes.
+//!
+//! Pure: nothing here opens a file, reads a clock of its own accord or knows a policy. Every other
+//! module may use it; it uses none of them.
+#![forbid(unsafe_code)]
+
+mod capability;
+mod enforcement;
+mod id;
+mod limits;
+mod outcome;
+mod principal;
+mod request;
+mod sandbox;
+
+pub use capability::Capability;
+pub use enforcement::{CgroupMode, CgroupReport, Enforcement, Hold, LandlockReport, Layer, SeccompReport};
+pub use id::{ExecId, IdError, ProjectId};
+pub use limits::{Limit, LimitError, Limits};
+pub use outcome::{Ending, LimitHit, Outcome, Output, Usage};
+pub use principal::Principal;
+pub use request::{DEFAULT_PROFILE, ExecRequest, ExecSpec, Input, Kind, Mode, PolicyOverrides};
+pub use sandbox::{Rootfs, Tcp};

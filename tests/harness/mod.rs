@@ -1,0 +1,355 @@
+//! Starts a daemon of its own, on its own socket and directories, talks to it and clears up after itself.
+//!
+//! Include it with `#[path = "../harness/mod.rs"] mod harness;`. What can't be had is a failure that says what is missing,
+//! never a skip. nextest runs each test in a process of its own, so a daemon belongs to one test.
+#![allow(dead_code, unused_imports)] // each test binary uses its part
+#![forbid(unsafe_code)]
+
+pub mod host;
+pub mod http;
+pub mod probe;
+pub mod processes;
+pub mod snapshot;
+
+pub use host::Host;
+pub use http::{Answer, Client};
+pub use probe::{Outcome, Row, outside_probe, probe_path};
+pub use snapshot::Snapshot;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Set in every daemon's environment; must never be seen inside.
+pub const SECRET_NAME: &str = "SANDBOXD_TEST_SECRET";
+/// Its value.
+pub const SECRET_VALUE: &str = "the-daemon-keeps-this-to-itself";
+
+/// How long a daemon may take to answer its first health check (it compiles filters; the machine may be busy).
+const START_DEADLINE: Duration = Duration::from_secs(30);
+/// How long it may take to stop after SIGTERM.
+const STOP_DEADLINE: Duration = Duration::from_secs(15);
+/// Between two looks at something that will be so in a moment.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+/// Looks until `look` gives something, or panics with `what` at the deadline.
+pub fn wait_for<T>(what: &str, deadline: Duration, mut look: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + deadline;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < end, "not within {deadline:?}: {what}");
+        std::thread::sleep(LOOK_AGAIN);
+    }
+}
+
+/// A directory for a daemon's state: on a file system that can be id-mapped, which overlay and old tmpfs can't.
+fn state_parent() -> PathBuf {
+    use nix::sys::statfs::{OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, statfs};
+    let candidates = [PathBuf::from("/tmp"), PathBuf::from(env!("CARGO_TARGET_TMPDIR")), PathBuf::from("/var/tmp")];
+    candidates
+        .iter()
+        .find(|path| {
+            statfs(path.as_path()).is_ok_and(|fs| ![OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC].contains(&fs.filesystem_type()))
+        })
+        .unwrap_or_else(|| {
+            panic!(
+                "missing: a directory on a disk file system for state_dir; these are overlay or tmpfs: {candidates:?}"
+            )
+        })
+        .clone()
+}
+
+/// A fresh directory that others (the service user) may pass through.
+fn open_directory(parent: &Path) -> TempDir {
+    let dir = tempfile::Builder::new()
+        .prefix("sandboxd-test-")
+        .tempdir_in(parent)
+        .expect("a temporary directory can be made");
+    fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).expect("its mode can be set");
+    dir
+}
+
+/// A running daemon. Dropping it stops it and removes its directories.
+#[derive(Debug)]
+pub struct Daemon {
+    child: Child,
+    ended: Option<ExitStatus>,
+    base: TempDir,
+    state: TempDir,
+}
+
+impl Daemon {
+    /// With embedded profiles and defaults.
+    pub fn start() -> Self {
+        Self::start_with("", &[])
+    }
+
+    /// `config_extra` is TOML (top-level keys first) that is added to, and wins over, the harness's own;
+    /// `profiles` are (file name without `.toml`, content).
+    pub fn start_with(config_extra: &str, profiles: &[(&str, &str)]) -> Self {
+        let daemon = Self::launch(config_extra, profiles);
+        daemon.wait_for_health();
+        daemon
+    }
+
+    /// Starts it without waiting: for tests of the start itself.
+    pub fn launch(config_extra: &str, profiles: &[(&str, &str)]) -> Self {
+        assert!(nix::unistd::geteuid().is_root(), "missing: root; the security tests build real sandboxes");
+        let base = open_directory(Path::new("/tmp"));
+        let state = open_directory(&state_parent());
+        if !profiles.is_empty() {
+            let dir = base.path().join("profiles");
+            fs::create_dir(&dir).expect("profiles_dir can be made");
+            for (name, text) in profiles {
+                fs::write(dir.join(format!("{name}.toml")), text).expect("a profile can be written");
+            }
+        }
+        fs::write(
+            base.path().join("sandboxd.toml"),
+            config(base.path(), state.path(), config_extra, !profiles.is_empty()),
+        )
+        .expect("the configuration can be written");
+        let child = spawn(base.path());
+        Self { child, ended: None, base, state }
+    }
+
+    /// Starts it again on the same directories, after it was stopped or killed.
+    pub fn restart(&mut self) {
+        assert!(self.ended.is_some() || self.child.try_wait().is_ok_and(|ended| ended.is_some()), "it still runs");
+        self.child = spawn(self.base.path());
+        self.ended = None;
+        self.wait_for_health();
+    }
+
+    /// Blocks until `GET /v1/health` answers 200.
+    pub fn wait_for_health(&self) {
+        let end = Instant::now() + START_DEADLINE;
+        loop {
+            let health =
+                Client::connect(&self.socket()).and_then(|mut client| client.request("GET", "/v1/health", None));
+            match health {
+                Ok(answer) if answer.status == 200 => return,
+                other => {
+                    let gone = processes::stat(self.front_pid()).is_none_or(|stat| stat.state == 'Z');
+                    if gone || Instant::now() >= end {
+                        panic!(
+                            "the daemon is not healthy ({}; gone: {gone}); its log:\n{}",
+                            describe(&other),
+                            self.log()
+                        );
+                    }
+                }
+            }
+            std::thread::sleep(LOOK_AGAIN);
+        }
+    }
+
+    /// `<run_dir>`
+    pub fn run_dir(&self) -> PathBuf {
+        self.base.path().join("run")
+    }
+    /// `<state_dir>`
+    pub fn state_dir(&self) -> PathBuf {
+        self.state.path().join("state")
+    }
+    /// The socket.
+    pub fn socket(&self) -> PathBuf {
+        self.run_dir().join("sandboxd.sock")
+    }
+    /// What it said on stderr so far.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.base.path().join("daemon.log")).unwrap_or_default()
+    }
+
+    /// A kept-alive connection.
+    pub fn client(&self) -> Client {
+        Client::connect(&self.socket())
+            .unwrap_or_else(|error| panic!("no connection to the daemon: {error}; its log:\n{}", self.log()))
+    }
+
+    /// One request on a connection of its own.
+    pub fn request(&self, method: &str, path: &str, body: Option<&Value>) -> Answer {
+        self.client()
+            .request(method, path, body)
+            .unwrap_or_else(|error| panic!("{method} {path}: {error}; the daemon's log:\n{}", self.log()))
+    }
+
+    /// `POST /v1/execs`
+    pub fn exec(&self, request: &Value) -> Answer {
+        self.request("POST", "/v1/execs", Some(request))
+    }
+
+    /// Runs shell code and expects that it ran, whatever it did.
+    pub fn shell(&self, profile: &str, code: &str) -> Answer {
+        let answer = self.exec(&json!({"profile": profile, "exec": {"kind": "shell", "code": code}}));
+        assert_eq!(answer.status, 200, "shell did not run: {}", answer.text);
+        answer
+    }
+
+    /// Sends the probe in and runs it; `extra` is merged over the request (limits, project_id, …).
+    pub fn probe_exec(&self, profile: &str, args: &[String], extra: &Value) -> (Answer, Vec<Row>) {
+        let mut request = json!({
+            "profile": profile,
+            "exec": {"kind": "process", "command": "/workspace/inputs/probe", "args": args},
+            "inputs": [{"path": "probe", "base64": probe::probe_base64()}],
+        });
+        for (key, value) in extra.as_object().into_iter().flatten() {
+            request[key] = value.clone();
+        }
+        let answer = self.exec(&request);
+        assert_eq!(
+            answer.status,
+            200,
+            "the probe did not run under {profile}: {}; the daemon's log:\n{}",
+            answer.text,
+            self.log()
+        );
+        let rows = probe::parse(answer.body["stdout"].as_str().unwrap_or_default());
+        (answer, rows)
+    }
+
+    /// Rows of `probe ARGS…` inside, which must end well.
+    pub fn run_probe(&self, profile: &str, args: &[String]) -> Vec<Row> {
+        let (answer, rows) = self.probe_exec(profile, args, &Value::Null);
+        assert_eq!(answer.body["status"], "ok", "the probe ended badly: {}", answer.text);
+        assert!(!rows.is_empty(), "the probe said nothing: {}", answer.text);
+        rows
+    }
+
+    /// The process that was started.
+    pub fn front_pid(&self) -> i32 {
+        i32::try_from(self.child.id()).expect("a pid fits")
+    }
+    /// The front's child that runs as root.
+    pub fn warden_pid(&self) -> i32 {
+        processes::descendants(self.front_pid())
+            .into_iter()
+            .find(|pid| processes::comm(*pid) == "sandboxd-warden")
+            .unwrap_or_else(|| {
+                panic!("missing: a process sandboxd-warden below {}; log:\n{}", self.front_pid(), self.log())
+            })
+    }
+    /// Pid 1 of every sandbox there is now.
+    pub fn init_pids(&self) -> Vec<i32> {
+        let is_init = |pid: i32| processes::comm(pid) == "sandboxd-init";
+        processes::descendants(self.front_pid())
+            .into_iter()
+            .filter(|pid| is_init(*pid) && !processes::stat(*pid).is_some_and(|stat| is_init(stat.parent)))
+            .collect()
+    }
+
+    /// What the daemon occupies on the host now.
+    pub fn snapshot_of_host(&self) -> Snapshot {
+        Snapshot::take(self)
+    }
+
+    /// Waits until no more is there than `before`, or fails with what is left over.
+    pub fn assert_nothing_left(&self, before: &Snapshot) {
+        let end = Instant::now() + STOP_DEADLINE;
+        loop {
+            let left = self.snapshot_of_host().more_than(before);
+            if left.is_empty() {
+                return;
+            }
+            assert!(Instant::now() < end, "left over: {}; log:\n{}", left.join("; "), self.log());
+            std::thread::sleep(LOOK_AGAIN);
+        }
+    }
+
+    /// SIGTERM, and waits for the end.
+    pub fn stop(&mut self) -> ExitStatus {
+        if let Some(ended) = self.ended {
+            return ended;
+        }
+        let _ = kill(Pid::from_raw(self.front_pid()), Signal::SIGTERM); // it may have ended by itself
+        let ended = wait_for("the daemon ends after SIGTERM", STOP_DEADLINE, || self.child.try_wait().ok().flatten());
+        self.ended = Some(ended);
+        ended
+    }
+
+    /// SIGKILL to the front, and waits for its end.
+    pub fn kill_front(&mut self) {
+        let _ = self.child.kill(); // an error means that it is gone already
+        self.ended = self.child.wait().ok();
+    }
+}
+
+fn describe(health: &std::io::Result<Answer>) -> String {
+    match health {
+        Ok(answer) => format!("{} {}", answer.status, answer.text),
+        Err(error) => error.to_string(),
+    }
+}
+
+fn config(base: &Path, state: &Path, extra: &str, own_profiles: bool) -> String {
+    let mut own = vec![
+        ("run_dir", format!("{:?}", base.join("run"))),
+        ("state_dir", format!("{:?}", state.join("state"))),
+        // Tests of their own queueing set their own; the rest should not wait.
+        ("max_concurrent_execs", "16".to_owned()),
+    ];
+    if own_profiles {
+        own.push(("profiles_dir", format!("{:?}", base.join("profiles"))));
+    }
+    let is_set = |key: &str| extra.lines().any(|line| line.split('=').next().is_some_and(|name| name.trim() == key));
+    own.retain(|(key, _)| !is_set(key));
+    let mut text: String = own.iter().map(|(key, value)| format!("{key} = {value}\n")).collect();
+    text.push_str(extra);
+    if !extra.contains("[access]") {
+        text.push_str("\n[access]\nuids = [0]\n");
+    }
+    text
+}
+
+/// The daemon gets what a careless operator would leave it: a secret in the environment, a file as stdin, a descriptor
+/// without close-on-exec. None of it may be seen inside.
+fn spawn(base: &Path) -> Child {
+    let log = File::options().create(true).append(true).open(base.join("daemon.log")).expect("the log can be made");
+    let marker = File::create(base.join("inherited-by-accident")).expect("the marker can be made");
+    let stdin = File::open(base.join("inherited-by-accident")).expect("the marker can be opened");
+    let leaked = nix::unistd::dup(&marker).expect("a descriptor can be copied"); // dup(2) clears close-on-exec
+    let child = Command::new(env!("CARGO_BIN_EXE_sandboxd"))
+        .arg("--config")
+        .arg(base.join("sandboxd.toml"))
+        .env(SECRET_NAME, SECRET_VALUE)
+        .stdin(stdin)
+        .stdout(Stdio::from(log.try_clone().expect("the log can be shared")))
+        .stderr(Stdio::from(log))
+        .spawn()
+        .expect("sandboxd can be started");
+    drop(leaked);
+    child
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("── log of the daemon ──\n{}", self.log());
+        }
+        if self.ended.is_some() {
+            return;
+        }
+        let below = processes::descendants_with_start(self.front_pid());
+        let _ = kill(Pid::from_raw(self.front_pid()), Signal::SIGTERM);
+        let end = Instant::now() + STOP_DEADLINE;
+        while Instant::now() < end && self.child.try_wait().is_ok_and(|ended| ended.is_none()) {
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        let _ = self.child.kill(); // an error means that SIGTERM was enough
+        let _ = self.child.wait();
+        // Whoever of its own is left, by pid and start time, so that no stranger with the same number is meant.
+        for (pid, start) in below {
+            if processes::stat(pid).is_some_and(|stat| stat.start == start) {
+                let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+            }
+        }
+    }
+}
