@@ -1,7 +1,9 @@
 //! `sandboxctl`: a person's hand on the daemon. It sees the wire and nothing else of the crate.
 //!
-//!     words ─▶ Cli ─▶ commands::<verb>::perform ─▶ client ─▶ daemon
-//!                                  └─▶ output ─▶ our stdout and stderr, exit code
+//! ```text
+//! words ─▶ Cli ─▶ commands::<verb>::perform ─▶ client ─▶ daemon
+//!                              └─▶ output ─▶ our stdout and stderr, exit code
+//! ```
 //!
 //! A new verb is a file below `commands/`, a variant of [`Verb`] and an arm in [`perform`]. Every verb can be
 //! interrupted at any moment: what it waits for is dropped, the connection closes, and the daemon cancels.
@@ -9,14 +11,14 @@
 
 pub mod client;
 pub mod commands;
+mod error;
 pub mod output;
 
-use crate::api::wire::{ErrorAnswer, ErrorBody};
+pub use error::CtlError;
+
 use clap::{Parser, Subcommand};
-use client::{Client, ClientError};
+use client::Client;
 use output::Stream;
-use serde_json::{Value, json};
-use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use tokio::signal::unix::{SignalKind, signal};
@@ -95,107 +97,6 @@ pub struct Context {
     pub err: Stream,
 }
 
-/// Why a verb could not be done.
-#[derive(Debug, thiserror::Error)]
-pub enum CtlError {
-    /// The daemon was not reached, or said no.
-    #[error(transparent)]
-    Client(#[from] ClientError),
-    /// A file that was named can't be read.
-    #[error("can't read {}", .path.display())]
-    ReadFile {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// Standard input can't be read.
-    #[error("can't read standard input")]
-    ReadStdin(#[source] io::Error),
-    /// No name for an input file follows from its path.
-    #[error("{} has no file name to use in the sandbox", .0.display())]
-    UnnamedInput(PathBuf),
-    /// Neither -c nor a file.
-    #[error("no code to run")]
-    NoCode,
-    /// Standard input is the code already.
-    #[error("standard input can't be both the code and the program's input")]
-    StdinTwice,
-    /// Our output can't be written.
-    #[error("can't write the output")]
-    Write(#[source] io::Error),
-    /// No runtime or no signal handler: the host's fault.
-    #[error("can't start")]
-    Start(#[source] io::Error),
-}
-
-impl CtlError {
-    fn code_and_class(&self) -> (&'static str, &'static str) {
-        const DOWN: &str = "PROVIDER.UNAVAILABLE";
-        const USAGE: &str = "SCHEMA.VALIDATION_FAILED";
-        const OURS: &str = "UNKNOWN.INTERNAL";
-        match self {
-            Self::Client(ClientError::Unreachable { .. }) => ("daemon_unreachable", DOWN),
-            Self::Client(ClientError::Slow { .. }) => ("daemon_slow", DOWN),
-            Self::Client(ClientError::HungUp(_)) => ("daemon_hung_up", DOWN),
-            Self::Client(ClientError::Unreadable { .. }) => ("unreadable_answer", OURS),
-            Self::Client(ClientError::Request(_) | ClientError::Refused { .. }) => ("unwritable_request", OURS),
-            Self::ReadFile { .. } | Self::ReadStdin(_) => ("unreadable_file", USAGE),
-            Self::UnnamedInput(_) => ("unnamed_input", USAGE),
-            Self::NoCode => ("no_code", USAGE),
-            Self::StdinTwice => ("stdin_twice", USAGE),
-            Self::Write(_) => ("unwritable_output", OURS),
-            Self::Start(_) => ("can_not_start", OURS),
-        }
-    }
-
-    fn hint(&self) -> Option<&'static str> {
-        match self {
-            Self::Client(error) => error.hint(),
-            Self::ReadFile { source, .. } if source.kind() == io::ErrorKind::InvalidData => Some("code must be UTF-8"),
-            Self::ReadFile { source, .. } if source.kind() == io::ErrorKind::IsADirectory => Some("name a file"),
-            Self::UnnamedInput(_) => Some("say how to call it there: --input LOCALFILE:PATH"),
-            Self::NoCode => Some("give it with -c CODE, name a FILE, or use - for standard input"),
-            Self::StdinTwice => Some("put the code into a file or use -c"),
-            _ => None,
-        }
-    }
-
-    /// The error in the shape that the daemon's have: one shape for people and machines to know.
-    #[must_use]
-    pub fn body(&self) -> ErrorBody {
-        if let Self::Client(ClientError::Refused { body, .. }) = self {
-            return (**body).clone();
-        }
-        let (code, class) = self.code_and_class();
-        let details = self.hint().map_or(Value::Null, |hint| json!({ "hint": hint }));
-        let retryable = class == "PROVIDER.UNAVAILABLE";
-        let message = chain(self);
-        ErrorBody { code: code.into(), class: class.into(), message, details, retryable, request_id: String::new() }
-    }
-
-    /// Says it: words on standard error, and the JSON on standard output if that was asked for.
-    fn say(&self, context: &Context) {
-        // When even this can't be written, the exit code is all that is left to say.
-        if context.form == Form::Json {
-            let _ = match self {
-                Self::Client(ClientError::Refused { raw, .. }) => context.out.json(raw),
-                _ => context.out.json(&serde_json::to_vec(&ErrorAnswer { error: self.body() }).unwrap_or_default()),
-            };
-        }
-        for line in output::error_lines(&self.body(), self.hint(), context.err.style) {
-            let _ = context.err.line(&line);
-        }
-    }
-}
-
-/// An error with its causes, in one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    std::iter::once(error.to_string()).chain(causes.map(ToString::to_string)).collect::<Vec<_>>().join(": ")
-}
-
 /// The whole of `sandboxctl`: reads the command line, does what it says, returns the exit code.
 #[must_use]
 pub fn main() -> ExitCode {
@@ -264,8 +165,9 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::wire::ErrorAnswer;
     use output::Style;
-    use std::io::{Read, Write};
+    use std::io::{self, Read, Write};
     use std::os::unix::net::UnixListener;
     use std::sync::{Arc, Mutex};
     use std::thread::{JoinHandle, spawn};

@@ -9,6 +9,8 @@ use crate::profile::Profiles;
 use crate::workspace::Store;
 use anyhow::Context;
 use nix::fcntl::Flock;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
@@ -29,6 +31,7 @@ pub(super) struct Parts {
     pub states: Vec<(String, ProfileState)>,
     pub access: Access,
     pub warden: OwnedFd,
+    pub warden_pid: Pid,
     pub listener: UnixListener,
     pub places: Places,
     /// Held for as long as the daemon lives.
@@ -47,7 +50,7 @@ pub(super) fn run(parts: Parts) -> anyhow::Result<i32> {
 }
 
 async fn serve_until_end(parts: Parts) -> anyhow::Result<i32> {
-    let Parts { config, profiles, report, states, access, warden, listener, places, _lock } = parts;
+    let Parts { config, profiles, report, states, access, warden, warden_pid, listener, places, _lock } = parts;
     let warden = Warden::connect(warden).context("the socket to the warden")?;
     let store = Arc::new(Store::open(&places.projects).context("the workspaces")?);
     let report = Arc::new(report);
@@ -79,11 +82,18 @@ async fn serve_until_end(parts: Parts) -> anyhow::Result<i32> {
             drain(&pipeline, &warden, config.drain_seconds).await;
             0
         }
-        End::WardenGone => 1, // every waiting exec has its error already; systemd starts both anew
+        End::WardenGone => {
+            tracing::error!(
+                live = pipeline.live(),
+                "the warden died; every exec ends with an error and so does the daemon"
+            );
+            1 // systemd starts both anew
+        }
     };
     // The answers that are on their way have a second to get out.
     let _ = tokio::time::timeout(Duration::from_secs(1), server).await;
     drain_answers(&pipeline).await;
+    reap_warden(warden_pid).await;
     for file in [&places.socket, &places.pid_file] {
         // The next start removes what is left.
         let _ = std::fs::remove_file(file);
@@ -100,6 +110,14 @@ async fn drain(pipeline: &Pipeline, warden: &Warden, seconds: u64) {
     warden.shut_down().await;
     // Its end of the socket closes when every sandbox is gone.
     let _ = tokio::time::timeout(Duration::from_secs(5), warden.gone()).await;
+}
+
+/// Its socket is closed, so it is dead or about to be: no zombie is left to whoever adopts our children.
+async fn reap_warden(pid: Pid) {
+    let deadline = Instant::now() + Duration::from_secs(1);
+    while waitpid(pid, Some(WaitPidFlag::WNOHANG)) == Ok(WaitStatus::StillAlive) && Instant::now() < deadline {
+        sleep_until(Instant::now() + DRAIN_LOOK).await;
+    }
 }
 
 /// Execs that were ended with the warden still have to be answered.

@@ -81,11 +81,11 @@ pub fn run(config: Config) -> anyhow::Result<i32> {
 
     let proof = SingleThreaded::prove()
         .map_err(|threads| anyhow::anyhow!("{threads} threads before the fork; there must be one"))?;
-    if sys::fork_plain(&proof).context("could not fork the warden")?.is_none() {
+    let Some(warden_pid) = sys::fork_plain(&proof).context("could not fork the warden")? else {
         drop((ours, listener, lock));
         host::name_process(c"sandboxd-warden");
         sys::exit_now(warden_main(setup));
-    }
+    };
     drop(setup); // the warden's end of the socket and the cgroup descriptors are its own
     let ready = await_ready(&ours)?;
     report.idmap_errno = ready.idmap_errno;
@@ -95,7 +95,18 @@ pub fn run(config: Config) -> anyhow::Result<i32> {
     rustix::io::ioctl_fionbio(&ours, true).context("the socket to the warden")?;
     let states = profiles.iter().map(|profile| profile.id.clone()).zip(ready.profiles).collect();
     let access = Access::new(config.access.clone());
-    front::run(front::Parts { config, profiles, report, states, access, warden: ours, listener, places, _lock: lock })
+    front::run(front::Parts {
+        config,
+        profiles,
+        report,
+        states,
+        access,
+        warden: ours,
+        warden_pid,
+        listener,
+        places,
+        _lock: lock,
+    })
 }
 
 /// Checks config, profiles and filters without starting anything.

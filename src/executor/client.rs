@@ -160,7 +160,7 @@ async fn listen(shared: Arc<Shared>) {
             },
         }
     };
-    tracing::error!(%why, "the warden is gone");
+    tracing::debug!(%why, "the warden is gone"); // whether that was wanted the front knows
     shared.gone.send_replace(true);
     shared.waiting().clear(); // every waiter's channel closes
 }

@@ -68,6 +68,8 @@ enum Controller {
 #[derive(Debug)]
 struct Base {
     controller: Controller,
+    /// The daemon's own group, in which `directory` is.
+    parent: OwnedFd,
     directory: OwnedFd,
     path: PathBuf,
 }
@@ -169,7 +171,7 @@ impl Tree {
             let parent = [mount.join(relative), mount].into_iter().find(|path| path.is_dir()).unwrap_or_default();
             sweep(&parent);
             let (directory, path) = make_directory(&parent, &tree.name)?;
-            tree.bases.push(Base { controller, directory, path });
+            tree.bases.push(Base { controller, parent: open_directory(&parent)?, directory, path });
             tree.layers.extend(layer);
         }
         Ok(tree)
@@ -215,7 +217,7 @@ impl Tree {
             .filter(|(word, _)| enabled.split_whitespace().any(|on| on == *word))
             .map(|(_, layer)| layer)
             .collect();
-        let bases = vec![Base { controller: Controller::Unified, directory, path }];
+        let bases = vec![Base { controller: Controller::Unified, parent: own_group, directory, path }];
         Ok(Self { mode: CgroupMode::V2, bases, name, layers, degraded })
     }
 
@@ -261,8 +263,9 @@ impl Tree {
     /// Removes the daemon's part, if all groups in it are gone.
     pub fn remove(&self) {
         for base in &self.bases {
-            if let Err(error) = std::fs::remove_dir(&base.path) {
-                tracing::warn!(group = %base.path.display(), %error, "could not remove our cgroup; the next start will");
+            // By descriptor: where the warden lives, the path does not exist.
+            if let Err(errno) = unlinkat(&base.parent, self.name.as_str(), UnlinkatFlags::RemoveDir) {
+                tracing::warn!(group = %base.path.display(), %errno, "could not remove our cgroup; the next start will");
             }
         }
     }

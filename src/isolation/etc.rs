@@ -39,7 +39,7 @@ pub fn generate(target: &Path) -> io::Result<()> {
     let user = format!("sandbox:x:{INSIDE_UID}:{INSIDE_UID}:sandbox:{HOME}:/bin/bash\n");
     let nobody = "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n";
     for (name, text) in [
-        ("passwd", format!("root:x:0:0:root:/root:/usr/sbin/nologin\n{user}{nobody}")),
+        ("passwd", format!("root:x:0:0:root:/:/usr/sbin/nologin\n{user}{nobody}")),
         ("group", format!("root:x:0:\nsandbox:x:{INSIDE_UID}:\nnogroup:x:65534:\n")),
         ("hosts", "127.0.0.1 localhost sandbox\n::1 localhost\n".to_owned()),
         ("hostname", "sandbox\n".to_owned()),
@@ -48,7 +48,6 @@ pub fn generate(target: &Path) -> io::Result<()> {
         ("resolv.conf", String::new()), // no network, so no resolver: a look-up fails at once instead of waiting
         ("shells", "/bin/sh\n/bin/bash\n".to_owned()),
         ("ld.so.conf", "include /etc/ld.so.conf.d/*.conf\n".to_owned()),
-        ("machine-id", "00000000000000000000000000000000\n".to_owned()),
     ] {
         std::fs::write(target.join(name), text)?;
     }

@@ -12,6 +12,9 @@ const MSGQUEUE_BYTES: u64 = 819_200;
 /// Queued signals of one uid.
 const SIGPENDING: u64 = 4096;
 
+/// The group's own limit should speak first, as it counts how often; this one holds if it should ever not.
+const NPROC_SLACK: u64 = 64;
+
 /// One resource with its amount, soft and hard alike.
 #[derive(Debug, Clone, Copy)]
 pub struct Rlimit {
@@ -39,7 +42,7 @@ pub fn of(limits: &Limits) -> [Rlimit; 11] {
         (Resource::RLIMIT_NOFILE, limits.get(Limit::Nofile)),
         (Resource::RLIMIT_FSIZE, limits.get(Limit::FsizeBytes)),
         (Resource::RLIMIT_STACK, limits.get(Limit::StackBytes)),
-        (Resource::RLIMIT_NPROC, limits.get(Limit::Pids)),
+        (Resource::RLIMIT_NPROC, limits.get(Limit::Pids) + NPROC_SLACK),
         (Resource::RLIMIT_CPU, cpu_seconds),
         (Resource::RLIMIT_MEMLOCK, MEMLOCK_BYTES),
         (Resource::RLIMIT_MSGQUEUE, MSGQUEUE_BYTES),

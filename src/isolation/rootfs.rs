@@ -65,7 +65,6 @@ const SKELETON: &[&str] = &[
     "dev",
     "etc",
     "home/sandbox",
-    "root",
     "workspace/inputs",
     "workspace/work",
     "workspace/artifacts",
@@ -73,8 +72,6 @@ const SKELETON: &[&str] = &[
     "var/lib/dpkg",
     "var/lib/apt/lists/partial",
     "var/cache/apt/archives/partial",
-    "var/log",
-    "var/lib/misc",
 ];
 /// Character devices of major 1 that a program may use.
 const DEVICES: &[(&str, u64)] = &[("null", 3), ("zero", 5), ("full", 7), ("random", 8), ("urandom", 9)];
@@ -161,9 +158,7 @@ pub fn build(rootfs: &Rootfs, tree: &Path) -> Result<(), RootfsError> {
         let path = tree.join(name);
         std::fs::create_dir_all(&path).map_err(writing(&path))?;
     }
-    for (name, target) in [("var/tmp", "/tmp"), ("var/run", "/run")] {
-        symlink(target, tree.join(name)).map_err(writing(tree))?;
-    }
+    symlink("/run", tree.join("var/run")).map_err(writing(tree))?;
     // An empty package database: tools that only read it (apt list, dpkg -l) find nothing instead of failing.
     let status = tree.join("var/lib/dpkg/status");
     std::fs::write(&status, "").map_err(writing(&status))?;

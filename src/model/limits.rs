@@ -61,7 +61,7 @@ limits! {
     /// Open descriptors of one process.
     Nofile = "nofile", 8, 1 << 20, 1024;
     /// Size of one file.
-    FsizeBytes = "fsize_bytes", 4096, 1024 * GIB, 2 * GIB;
+    FsizeBytes = "fsize_bytes", 4096, 1024 * GIB, GIB;
     /// Stack of the first thread.
     StackBytes = "stack_bytes", 128 * 1024, GIB, 8 * MIB;
     /// Bytes in /tmp; home and /run each have a quarter of it.

@@ -189,7 +189,8 @@ impl Daemon {
 
     /// Runs shell code and expects that it ran, whatever it did.
     pub fn shell(&self, profile: &str, code: &str) -> Answer {
-        let answer = self.exec(&json!({"profile": profile, "exec": {"kind": "shell", "code": code}}));
+        let answer = self
+            .exec(&json!({"profile": profile, "exec": {"kind": "process", "command": "bash", "args": ["-c", code]}}));
         assert_eq!(answer.status, 200, "shell did not run: {}", answer.text);
         answer
     }

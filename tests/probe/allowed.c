@@ -135,9 +135,12 @@ static void descriptors(const struct attempt *self) {
 static void memory(const struct attempt *self) {
     (void)self;
     char *page = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    judge(page != MAP_FAILED && (page[0] = 1) && mprotect(page, 4096, PROT_READ | PROT_EXEC) == 0 && madvise(page + 4096, 4096, MADV_DONTNEED) == 0);
+}
+static void memory_file(const struct attempt *self) {
+    (void)self;
     int fd = (int)syscall(SYS_memfd_create, "probe", 0U);
-    judge(page != MAP_FAILED && (page[0] = 1) && mprotect(page, 4096, PROT_READ | PROT_EXEC) == 0 && madvise(page + 4096, 4096, MADV_DONTNEED) == 0 &&
-          fd >= 0 && ftruncate(fd, 4096) == 0);
+    judge(fd >= 0 && ftruncate(fd, 4096) == 0);
 }
 static void shared_memory(const struct attempt *self) {
     (void)self;
@@ -226,6 +229,7 @@ static const struct attempt attempts[] = {
     {"programs", "may-lead-a-group", own_group, 0, 0},
     {"programs", "may-use-event-descriptors", descriptors, 0, 0},
     {"programs", "may-map-memory", memory, 0, 0},
+    {"programs", "may-make-a-memory-file", memory_file, 0, 0},
     {"programs", "may-share-memory", shared_memory, 0, 0},
     {"programs", "may-read-clocks", clocks, 0, 0},
     {"programs", "may-ask-the-kernel", questions, 0, 0},

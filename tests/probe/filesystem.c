@@ -219,8 +219,9 @@ static void mounts_without(const struct attempt *self) {
         struct stat what;
         int device = stat(place, &what) == 0 && S_ISCHR(what.st_mode);
         int has = strstr(options, self->text) != NULL;
-        if (strcmp(self->text, "nodev") == 0 && (device || strncmp(place, "/dev/", 5) == 0))
-            continue; // a device that must work
+        int read_only = strncmp(options, "ro", 2) == 0;
+        if (strcmp(self->text, "nodev") == 0 && (device || strncmp(place, "/dev/", 5) == 0 || (strcmp(place, "/dev") == 0 && read_only)))
+            continue; // a device that must work, or the read-only directory that holds the five of them
         if (strncmp(self->text, "ro", 2) == 0) {
             has = strncmp(options, "ro", 2) == 0 || one_of(place, ours) || device || strncmp(place, "/proc/", 6) == 0;
         }
@@ -268,9 +269,10 @@ static const struct attempt attempts[] = {
     {"host-files", "host-users", many_users, 0, 0},
     {"host-files", "list-root-home", list, "/root", 0},
     {"host-files", "list-homes", list_home, "/home", 0},
-    {"host-files", "list-var", list, "/var", 0},
     {"host-files", "list-var-log", list, "/var/log", 0},
-    {"host-files", "list-var-lib", list, "/var/lib", 0},
+    {"host-files", "list-var-spool", list, "/var/spool", 0},
+    {"host-files", "list-var-backups", list, "/var/backups", 0},
+    {"host-files", "list-host-packages", list, "/var/lib/dpkg/info", 0},
     {"host-files", "list-boot", list, "/boot", 0},
     {"host-files", "list-opt", list, "/opt", 0},
     {"host-files", "list-srv", list, "/srv", 0},

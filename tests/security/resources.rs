@@ -168,16 +168,9 @@ fn a_sparse_file_of_four_tib_is_refused() {
 }
 
 #[test]
-fn a_project_on_disk_is_bounded_as_well() {
+fn one_file_of_a_project_on_disk_is_bounded_as_well() {
     let daemon = Daemon::start();
-    let names = [
-        "bytes-in-work",
-        "files-in-work",
-        "sparse-in-work",
-        "preallocated-in-work",
-        "bytes-in-artifacts",
-        "files-in-artifacts",
-    ];
+    let names = ["bytes-in-work", "sparse-in-work", "preallocated-in-work", "bytes-in-artifacts"];
     let loose: Vec<String> = names
         .iter()
         .map(|name| set_off(&daemon, DEFAULT, name, &json!({"project_id": "greedy"})))
@@ -185,6 +178,17 @@ fn a_project_on_disk_is_bounded_as_well() {
         .map(|bomb| bomb.said())
         .collect();
     assert!(loose.is_empty(), "{} of {} are not bounded:\n  {}", loose.len(), names.len(), loose.join("\n  "));
+}
+
+/// A plain directory has no quota in bytes and inodes: until the store has one, every answer must say so.
+#[test]
+fn a_project_without_a_quota_says_so_in_its_answer() {
+    let daemon = Daemon::start();
+    let answer = daemon.exec(&json!({"project_id": "p", "exec": {"kind": "process", "command": "true"}}));
+    let degraded = answer.body["enforcement"]["degraded"].to_string();
+    assert!(degraded.contains("workspace: a plain directory has no limit in bytes and inodes"), "{}", answer.text);
+    let answer = daemon.exec(&json!({"exec": {"kind": "process", "command": "true"}}));
+    assert_eq!(answer.body["enforcement"]["degraded"], json!([]), "{}", answer.text);
 }
 
 #[test]

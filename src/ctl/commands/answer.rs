@@ -86,7 +86,8 @@ fn written(text: Option<&str>, base64: Option<&str>) -> Vec<u8> {
 }
 
 /// What the reader has to know beside the output: one line each, none for a good end.
-pub fn notes(answer: &ExecAnswer) -> Vec<String> {
+/// `program` is what was asked for, which the answer does not repeat.
+pub fn notes(answer: &ExecAnswer, program: &str) -> Vec<String> {
     let mut notes = Vec::new();
     let hit = |limit: &str| answer.limits_hit.iter().any(|hit| hit.limit == limit);
     match answer.status {
@@ -101,7 +102,8 @@ pub fn notes(answer: &ExecAnswer) -> Vec<String> {
         Ending::Cancelled => notes.push("cancelled".to_owned()),
         Ending::Lost => notes.push("lost: the sandbox died under the program, its output may be incomplete".to_owned()),
         Ending::FailedToStart => {
-            notes.push(answer.start_error.clone().unwrap_or_else(|| "the program could not be started".to_owned()));
+            let why = answer.start_error.as_deref().unwrap_or("the daemon does not say why");
+            notes.push(format!("{program} could not be started: {why}"));
         }
     }
     notes.extend(answer.limits_hit.iter().map(limit_line));
@@ -239,17 +241,16 @@ mod tests {
         ] {
             let answer = ExecAnswer { signal: Some(name.to_owned()), ..answer("signaled") };
             assert_eq!(exit_code(&answer), code, "{name}");
-            assert_eq!(notes(&answer), [format!("ended by {name}")]);
+            assert_eq!(notes(&answer, "ls"), [format!("ended by {name}")]);
         }
     }
 
     #[test]
     fn not_found_and_not_executable_differ_as_for_env() {
         for (errno, code) in [("ENOENT", 127), ("EACCES", 126), ("ENOEXEC", 126), ("ENOENTRY", 126)] {
-            let words = format!("could not execute the program: words ({errno})");
-            let answer = ExecAnswer { start_error: Some(words.clone()), ..answer("failed_to_start") };
+            let answer = ExecAnswer { start_error: Some(format!("{errno}: words")), ..answer("failed_to_start") };
             assert_eq!(exit_code(&answer), code, "{errno}");
-            assert_eq!(notes(&answer), [words]);
+            assert_eq!(notes(&answer, "ls"), [format!("ls could not be started: {errno}: words")]);
         }
     }
 
@@ -268,7 +269,7 @@ mod tests {
         (answer.stdout_truncated, answer.stderr_truncated) = (true, true);
         answer.enforcement.degraded = vec!["landlock: no scopes".to_owned()];
         assert_eq!(
-            notes(&answer),
+            notes(&answer, "ls"),
             [
                 "memory limit reached: 256 MiB; ask for more",
                 "stdout limit reached: 1 MiB; ask for more",
@@ -281,17 +282,17 @@ mod tests {
 
     #[test]
     fn a_good_end_is_quiet() {
-        assert!(notes(&answer("ok")).is_empty());
-        assert!(notes(&ExecAnswer { exit_code: Some(3), ..answer("nonzero_exit") }).is_empty());
+        assert!(notes(&answer("ok"), "ls").is_empty());
+        assert!(notes(&ExecAnswer { exit_code: Some(3), ..answer("nonzero_exit") }, "ls").is_empty());
     }
 
     #[test]
     fn an_end_by_a_limit_is_never_silent() {
         for status in ["timed_out", "oom_killed", "cpu_exceeded", "cancelled", "lost", "failed_to_start"] {
-            assert_eq!(notes(&answer(status)).len(), 1, "{status}");
+            assert_eq!(notes(&answer(status), "ls").len(), 1, "{status}");
         }
         let answer = ExecAnswer { limits_hit: vec![hit("wall", 10_000)], ..answer("timed_out") };
-        assert_eq!(notes(&answer), ["wall limit reached: 10 s; ask for more"]);
+        assert_eq!(notes(&answer, "ls"), ["wall limit reached: 10 s; ask for more"]);
     }
 
     #[test]

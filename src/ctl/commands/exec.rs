@@ -183,13 +183,14 @@ pub async fn execute(
     .await?;
     let answer: Answer<ExecAnswer> = context.client.post("/v1/execs", &request).await?;
     let code = answer::exit_code(&answer.value);
+    let program = request.exec.command.unwrap_or_else(|| "the interpreter".to_owned());
     let context = context.clone();
     // A reader like `less` may take its time.
-    blocking(move || show(&context, &answer, verbose)).await?;
+    blocking(move || show(&context, &answer, &program, verbose)).await?;
     Ok(code)
 }
 
-fn show(context: &Context, answer: &Answer<ExecAnswer>, verbose: bool) -> Result<(), CtlError> {
+fn show(context: &Context, answer: &Answer<ExecAnswer>, program: &str, verbose: bool) -> Result<(), CtlError> {
     let mut notes = Vec::new();
     match context.form {
         Form::Json => context.out.json(&answer.raw)?,
@@ -197,7 +198,7 @@ fn show(context: &Context, answer: &Answer<ExecAnswer>, verbose: bool) -> Result
             let (stdout, stderr) = (answer::stdout(&answer.value), answer::stderr(&answer.value));
             context.out.write(&stdout)?;
             context.err.write(&stderr)?;
-            notes.extend(answer::notes(&answer.value));
+            notes.extend(answer::notes(&answer.value, program));
             // Our words begin on a line of their own, but nothing is added to output that we have no words about.
             let seen = if context.out.style.terminal && stderr.is_empty() { &stdout } else { &stderr };
             if (verbose || !notes.is_empty()) && seen.last().is_some_and(|&last| last != b'\n') {

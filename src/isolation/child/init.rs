@@ -12,7 +12,6 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::socket::{MsgFlags, recv, send};
 use nix::sys::stat::Mode;
-use nix::sys::wait::{WaitStatus, wait};
 use nix::unistd::{Gid, Pid, Uid, chdir, pivot_root, setgroups, sethostname, setresgid, setresuid, write};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
@@ -36,6 +35,7 @@ pub fn init_main(plan: &SandboxPlan, handles: &Handles<'_>, proof: &SingleThread
     let (orders, status) = (handles.orders.as_raw_fd(), handles.status.as_raw_fd());
     let mut steps = Steps { status, sabotage: plan.sabotage, last: None };
 
+    let _ = nix::sys::prctl::set_name(c"sandboxd-init"); // for ps; a name that does not take is no reason to stop
     for (index, tasks) in handles.join.iter().enumerate() {
         // "0" is the writer itself: no look-up by pid, no lock over all of the group's threads (cgroups(7)).
         steps.take(Step::JoinCgroup, index, || write(tasks, b"0").map(drop));
@@ -167,11 +167,16 @@ fn reap(plan: &SandboxPlan, program: Pid, orders: RawFd, status: RawFd, oom_scor
         sys::exit_now(super::FAULT_EXIT);
     }
     loop {
-        let end = match wait() {
-            Ok(WaitStatus::Exited(pid, code)) if pid == program => Status::Exited(code),
-            Ok(WaitStatus::Signaled(pid, signal, _)) if pid == program => Status::Signaled(signal as i32),
-            Ok(_) | Err(Errno::EINTR) => continue,
+        // rustix keeps the raw status: nix has no word for a death by a real-time signal.
+        let end = match rustix::process::wait(rustix::process::WaitOptions::empty()) {
+            Ok(Some((pid, end))) if pid.as_raw_nonzero().get() == program.as_raw() => end,
+            Ok(_) | Err(rustix::io::Errno::INTR) => continue,
             Err(_) => sys::exit_now(super::FAULT_EXIT),
+        };
+        let end = match (end.exit_status(), end.terminating_signal()) {
+            (Some(code), _) => Status::Exited(code),
+            (None, Some(signal)) => Status::Signaled(signal),
+            (None, None) => continue, // stopped or continued; we did not ask to hear of it
         };
         // Nobody to tell if the front is gone. Leaving ends whatever the program left behind.
         let _ = send(status, &end.encode(), MsgFlags::MSG_NOSIGNAL);

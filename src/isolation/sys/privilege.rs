@@ -135,12 +135,28 @@ pub fn landlock_abi() -> Result<u32, Errno> {
     Ok(u32::try_from(abi).unwrap_or(0))
 }
 
+/// The kernel's `struct sigaction` with the default disposition, no flags and an empty mask.
+const DEFAULT_ACTION: [u64; 4] = [0; 4];
+/// Highest signal number (`_NSIG`).
+const SIGNALS: libc::c_int = 64;
+/// Size of the kernel's signal set.
+const SIGNAL_SET_BYTES: usize = 8;
+
 /// Default disposition for every signal and an empty mask: what we ignore or block is not the program's business.
 pub fn reset_signals() -> Result<(), Errno> {
-    for signal in 1..=libc::SIGRTMAX() {
-        // SAFETY: SIG_DFL is a valid disposition for every signal number; the C library refuses its own two
-        // and the kernel KILL and STOP, which is why the result does not matter.
-        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    for signal in 1..=SIGNALS {
+        // The raw call, as the C library keeps 32 and 33 to itself and would leave them ignored.
+        // SAFETY: rt_sigaction reads a kernel sigaction, which DEFAULT_ACTION is; it writes nothing (null). KILL and
+        // STOP are refused with EINVAL, which is why the result does not matter.
+        unsafe {
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                signal,
+                DEFAULT_ACTION.as_ptr(),
+                std::ptr::null::<u64>(),
+                SIGNAL_SET_BYTES,
+            )
+        };
     }
     nix::sys::signal::SigSet::empty().thread_set_mask()
 }
