@@ -181,7 +181,6 @@ impl From<Refusal> for ApiError {
                     .details(json!({"retry_after_ms": retry_after_ms}))
                     .retryable()
             }
-            Refusal::LayerMissing { layer, cure: _ } => Self::layer_missing(layer, "the profile requires it"),
             Refusal::Draining => {
                 let message = "the daemon is going down and takes no new execs; try again in a moment";
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "draining", Class::Unavailable, message).retryable()

@@ -1,7 +1,7 @@
 //! A no, with the rule that said it and the field it is about.
 
 use super::path::PathReason;
-use crate::model::{Capability, Layer};
+use crate::model::Capability;
 
 /// Why a request is not permitted. `api/error.rs` gives each its status, code and class.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,13 +63,6 @@ pub enum Refusal {
     QueueFull {
         /// When to try again.
         retry_after_ms: u64,
-    },
-    /// The host lacks a layer that the profile requires.
-    LayerMissing {
-        /// Which.
-        layer: Layer,
-        /// What would bring it.
-        cure: &'static str,
     },
     /// The daemon is going down.
     Draining,

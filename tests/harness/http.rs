@@ -64,6 +64,14 @@ impl Client {
         Ok(Self { stream: BufReader::new(stream) })
     }
 
+    /// The same, for a client with less patience: an answer that takes longer is an error.
+    pub fn connect_within(socket: &Path, patience: Duration) -> io::Result<Self> {
+        let client = Self::connect(socket)?;
+        client.stream.get_ref().set_read_timeout(Some(patience))?;
+        client.stream.get_ref().set_write_timeout(Some(patience))?;
+        Ok(client)
+    }
+
     /// Sends a request and waits for its answer.
     pub fn request(&mut self, method: &str, path: &str, body: Option<&Value>) -> io::Result<Answer> {
         self.send(method, path, body.map(Value::to_string).as_deref(), &[])?;

@@ -276,6 +276,13 @@ impl Daemon {
         ended
     }
 
+    /// Waits for it to end by itself.
+    pub fn wait_for_end(&mut self, deadline: Duration) -> ExitStatus {
+        let ended = wait_for("the daemon ends by itself", deadline, || self.child.try_wait().ok().flatten());
+        self.ended = Some(ended);
+        ended
+    }
+
     /// SIGKILL to the front, and waits for its end.
     pub fn kill_front(&mut self) {
         let _ = self.child.kill(); // an error means that it is gone already

@@ -45,7 +45,7 @@ pub fn init_main(plan: &SandboxPlan, handles: &Handles<'_>, proof: &SingleThread
         open(c"/proc/self/oom_score_adj", OFlag::O_WRONLY | OFlag::O_CLOEXEC, Mode::empty())
     });
     steps.take(Step::AwaitMaps, 0, || await_maps(orders));
-    steps.take(Step::BecomeRoot, 0, || become_root());
+    steps.take(Step::BecomeRoot, 0, become_root);
     steps.take(Step::ParentDeath, 0, sys::parent_death_signal);
     steps.take(Step::CloseDescriptors, 0, || {
         let mut keep: [RawFd; 7] = [0, 1, 2, orders, status, handles.tree.as_raw_fd(), oom_score.as_raw_fd()];

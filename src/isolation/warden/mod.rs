@@ -5,7 +5,8 @@
 //! message of [`protocol`] ends the whole daemon.
 //!
 //! ```text
-//! start   leave the host's mount namespace, build each profile's tree, try an id-mapped mount, say Ready
+//! start   leave the host's mount namespace, build each profile's tree, try an id-mapped mount and a whole sandbox
+//!         per profile, say Ready
 //! loop    front: Run ─▶ range, workspace mounts, cgroup, clone3, order ─▶ Accepted | Refused
 //!                Kill, Shutdown
 //!         pidfd: all processes of a run are gone ─▶ read the counters, Ended, give range and group back
@@ -16,6 +17,7 @@
 pub mod protocol;
 mod server;
 pub mod setup;
+mod trial;
 pub mod wire;
 pub mod words;
 mod workspaces;

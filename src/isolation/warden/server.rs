@@ -13,7 +13,6 @@ use crate::isolation::sys::SingleThreaded;
 use crate::model::{Layer, Limit, Limits};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use nix::sys::stat::{SFlag, fstat};
 use nix::unistd::{Gid, Uid, fchown};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,6 +22,8 @@ use std::time::{Duration, Instant};
 const FRONT: u64 = u64::MAX;
 /// Events taken per turn.
 const EVENTS: usize = 64;
+/// Runs at once, whatever the front asks for.
+const RUNS_MAX: usize = 4096;
 /// How long a group whose last task is still being unhooked is left alone before it is removed.
 const RETRY: Duration = Duration::from_millis(20);
 
@@ -182,7 +183,7 @@ impl Server {
         if let Some(limit) = run.limits.first_wider_than(&plan.limits) {
             return Err(Refused::Wider(limit));
         }
-        if self.runs.contains_key(&run.number) {
+        if self.runs.contains_key(&run.number) || self.runs.len() >= RUNS_MAX {
             return Err(Refused::Busy);
         }
         let range = self.ranges.take().ok_or(Refused::Busy)?;
@@ -319,12 +320,15 @@ fn layer_index(layer: Layer) -> u8 {
     layer as u8
 }
 
-/// Gives a pipe to the program's user, so that /dev/stdout and its kin can be opened by name.
+/// Gives a pipe to the program's user, so that /dev/stdout and its kin can be opened by name. Nothing but a nameless
+/// pipe is taken: whatever else the front could open is not for a program.
 fn give_pipe_to(range: Range, fd: &OwnedFd) -> Result<(), Errno> {
-    let kind = SFlag::from_bits_truncate(fstat(fd)?.st_mode) & SFlag::S_IFMT;
-    if kind == SFlag::S_IFIFO {
-        let (uid, gid) = (Uid::from_raw(range.host_user()), Gid::from_raw(range.host_user()));
-        fchown(fd, Some(uid), Some(gid))?;
+    /// `PIPEFS_MAGIC` of linux/magic.h.
+    const PIPEFS: i64 = 0x5049_5045;
+    let files = rustix::fs::fstatfs(fd).map_err(|errno| Errno::from_raw(errno.raw_os_error()))?;
+    if files.f_type as i64 != PIPEFS {
+        return Err(Errno::EBADF);
     }
-    Ok(())
+    let (uid, gid) = (Uid::from_raw(range.host_user()), Gid::from_raw(range.host_user()));
+    fchown(fd, Some(uid), Some(gid))
 }

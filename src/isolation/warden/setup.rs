@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::server::Server;
+use super::trial::trial;
 use super::wire;
 use super::workspaces::Workspaces;
 use crate::isolation::cgroup::Tree;
@@ -178,7 +179,15 @@ pub fn warden_main(setup: Setup) -> i32 {
                 let abi = setup.kernel.landlock_abi;
                 let filter = profile.filter.program;
                 let plan = SandboxPlan::new(&tree, profile.limits, abi, profile.tcp, filter, has_proc);
-                (ProfileState::Usable, Prepared::Usable(Box::new(plan)))
+                match trial(&plan, &setup.tree, &mut ranges, null.as_fd(), &proof) {
+                    Ok(()) => (ProfileState::Usable, Prepared::Usable(Box::new(plan))),
+                    Err(error) => {
+                        let layer = error.layer();
+                        let error = &error as &dyn std::error::Error;
+                        tracing::error!(profile = %profile.id, layer = layer.name(), error, "a trial sandbox failed");
+                        (ProfileState::Missing(layer), Prepared::Missing(layer))
+                    }
+                }
             }
         };
         states.push(state);

@@ -1,0 +1,47 @@
+# Two commands do everything:  make run   and   make test
+# Both install what is missing (Debian, Ubuntu) and use sudo where root is needed.
+
+SHELL := /bin/bash
+CARGO ?= cargo
+# Test binaries need root (namespaces, cgroups); building does not.
+RUNNER := $(if $(filter 0,$(shell id -u)),,sudo -E)
+RUNNER_VAR := CARGO_TARGET_$(shell uname -m | tr a-z- A-Z_)_UNKNOWN_LINUX_GNU_RUNNER
+
+.PHONY: help run stop test lint bench build setup setup-test clean
+
+help:
+	@echo "make run    build, start the daemon if none runs, run a first program in a sandbox"
+	@echo "make stop   stop the daemon that make run started"
+	@echo "make test   run every test (as root, on this kernel, nothing is skipped)"
+	@echo "make lint   formatting, clippy and docs, warnings denied"
+	@echo "make bench  exec latency next to raw fork+exec and bubblewrap"
+
+run: setup
+	@scripts/run
+
+stop:
+	@scripts/stop
+
+build: setup
+	$(CARGO) build --release --locked
+
+test: setup-test
+	$(CARGO) build --locked --tests --bins
+	$(if $(RUNNER),$(RUNNER_VAR)="$(RUNNER)") $(CARGO) test --locked
+
+lint: setup
+	$(CARGO) fmt --check
+	$(CARGO) clippy --locked --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps
+
+bench: setup-test
+	$(if $(RUNNER),$(RUNNER_VAR)="$(RUNNER)") $(CARGO) bench --locked --bench exec
+
+setup:
+	@scripts/setup
+
+setup-test:
+	@scripts/setup test
+
+clean:
+	$(CARGO) clean

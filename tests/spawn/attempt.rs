@@ -1,0 +1,259 @@
+//! One attempt to run a program, with everything right but for what a test changes; and what came of it.
+
+use super::world::{DEADLINE, World};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::SndBufForce;
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use sandboxd::isolation::cgroup::Group;
+use sandboxd::isolation::child::{Handles, init_main};
+use sandboxd::isolation::fault::{Fault, Step};
+use sandboxd::isolation::idmap::Range;
+use sandboxd::isolation::plan::SandboxPlan;
+use sandboxd::isolation::spawn::{Sandbox, socket_pair, spawn};
+use sandboxd::isolation::sys::{Forked, fork_sandbox};
+use sandboxd::isolation::warden::protocol::{GO, Request, Run, RunNumber, STATUS_LEN, Status, Workspace};
+use sandboxd::isolation::warden::wire;
+use sandboxd::isolation::warden::words::Words;
+use sandboxd::model::{ExecId, Limit, Limits};
+use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// How a child ends whose step failed; init reports it when it was the program's process.
+const FAULT_EXIT: i32 = 121;
+/// The namespaces of a sandbox, as `spawn` has them.
+const NAMESPACES: i32 = libc::CLONE_NEWUSER
+    | libc::CLONE_NEWNS
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWNET;
+
+/// Room for an order that is longer than any may be.
+const ORDERS_BUFFER: usize = 4 << 20;
+
+/// What the front does when the sandbox waits for its word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Word {
+    /// Says this.
+    Say(u8),
+    /// Closes its end.
+    HangUp,
+}
+
+/// A fork with something wrong that `spawn` never does wrong: the child's side is the library's, the parent's is ours.
+#[derive(Default)]
+pub struct ByHand {
+    /// Instead of the root tree.
+    pub tree: Option<OwnedFd>,
+    /// Instead of the group's `tasks` files.
+    pub join: Option<OwnedFd>,
+    /// The child is told of id maps that nobody has written.
+    pub no_maps: bool,
+    /// The warden's end of the orders socket is closed instead of used.
+    pub no_orders: bool,
+}
+
+/// One attempt. Changed before it is run.
+pub struct Attempt {
+    /// What the warden worked out.
+    pub plan: SandboxPlan,
+    /// What the front asked for.
+    pub run: Run,
+    /// Sent instead of the encoded `run`.
+    pub order: Option<Vec<u8>>,
+    /// The workspace's mounts, which go beside the order.
+    pub mounts: Vec<OwnedFd>,
+    /// How many of stdin, stdout and stderr go beside it.
+    pub stdio: usize,
+    /// What the front says.
+    pub word: Word,
+    /// How the sandbox is forked: by the library if none.
+    pub by_hand: Option<ByHand>,
+}
+
+/// What came of it. By then every process of the sandbox is gone, as are its group and range.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// On the status socket, up to its end.
+    pub statuses: Vec<Status>,
+    /// On the program's stdout and stderr, up to their end.
+    pub output: String,
+}
+
+/// The warden's handle on a sandbox.
+enum Parent {
+    Library(Sandbox),
+    ByHand { pidfd: OwnedFd, orders: Option<OwnedFd> },
+}
+
+impl Attempt {
+    /// A project's run of `command`, with less /tmp than the profile has: no step is left out for want of something to do.
+    pub fn of(world: &World, command: &str, args: &[&str]) -> Self {
+        let mut limits = Limits::default();
+        limits.set(Limit::TmpBytes, 1 << 20).expect("1 MiB lies within bounds");
+        let run = Run {
+            number: RunNumber(1),
+            profile: 0,
+            exec: ExecId::generate(),
+            limits,
+            workspace: Workspace::Project("project".parse().expect("a plain name")),
+            words: words(command, "", args, "/usr/bin:/bin"),
+        };
+        let (plan, mounts) = (world.plan(), world.areas());
+        Self { plan, run, order: None, mounts, stdio: 3, word: Word::Say(GO), by_hand: None }
+    }
+
+    /// A run that says `ran` if it ever runs.
+    pub fn new(world: &World) -> Self {
+        Self::of(world, "/bin/sh", &["sh", "-c", "echo ran"])
+    }
+
+    /// Runs it from the fork to the death of its last process.
+    pub fn make(self, world: &mut World) -> Seen {
+        let (group, range) = world.lend();
+        let (parent, status) = match &self.by_hand {
+            None => {
+                let (sandbox, status) =
+                    spawn(&world.proof, &self.plan, &group, &world.ranges, range, world.null.as_fd())
+                        .expect("a sandbox can be forked");
+                (Parent::Library(sandbox), status)
+            }
+            Some(by_hand) => self.fork_by_hand(by_hand, world, &group, range),
+        };
+        let (output, inside) = std::io::pipe().expect("a pipe");
+        let inside = OwnedFd::from(inside);
+        let stdio = [world.null.as_fd(), inside.as_fd(), inside.as_fd()];
+        let fds: Vec<BorrowedFd<'_>> =
+            stdio[..self.stdio].iter().copied().chain(self.mounts.iter().map(AsFd::as_fd)).collect();
+        let order = self.order.clone().unwrap_or_else(|| Request::Run(Box::new(self.run.clone())).encode());
+        match parent.order(&order, &fds) {
+            Ok(()) | Err(Errno::EPIPE | Errno::ECONNRESET) => {} // it has failed already
+            Err(errno) => panic!("the order could not be sent: {errno}"),
+        }
+        drop(inside);
+        let statuses = hear(status, self.word);
+        parent.await_death();
+        let seen = Seen { statuses, output: read_all(output) };
+        world.take_back(group, range);
+        seen
+    }
+
+    fn fork_by_hand(&self, by_hand: &ByHand, world: &World, group: &Group, range: Range) -> (Parent, OwnedFd) {
+        let root = world.root();
+        let tree = by_hand.tree.as_ref().unwrap_or(&root).as_fd();
+        let join = by_hand.join.as_ref().map_or_else(|| group.joins(), |file| vec![file.as_fd()]);
+        let (orders, orders_inside) = socket_pair().expect("a socket pair");
+        setsockopt(&orders, SndBufForce, &ORDERS_BUFFER).expect("root gives a socket any buffer");
+        let (status, status_inside) = socket_pair().expect("a socket pair");
+        let forked = fork_sandbox(&world.proof, NAMESPACES as u64, group.born_into()).expect("a sandbox can be forked");
+        let (child, pidfd) = match forked {
+            Forked::Child => {
+                let (orders, status) = (orders_inside.as_fd(), status_inside.as_fd());
+                let handles = Handles { orders, status, null: world.null.as_fd(), tree, join: &join };
+                init_main(&self.plan, &handles, &world.proof)
+            }
+            Forked::Parent(child, pidfd) => (child, pidfd),
+        };
+        if !by_hand.no_maps {
+            world.ranges.parent_write_id_maps(child, range).expect("the id maps can be written");
+        }
+        match wire::send(orders.as_fd(), b"M", &[]) {
+            Ok(()) | Err(Errno::EPIPE | Errno::ECONNRESET) => {} // it has failed already
+            Err(errno) => panic!("the child could not be told of its maps: {errno}"),
+        }
+        let orders = (!by_hand.no_orders).then_some(orders);
+        (Parent::ByHand { pidfd, orders }, status)
+    }
+}
+
+impl Parent {
+    fn order(&self, order: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+        match self {
+            Parent::Library(sandbox) => sandbox.order(order, fds),
+            Parent::ByHand { orders: Some(orders), .. } => wire::send(orders.as_fd(), order, fds),
+            Parent::ByHand { orders: None, .. } => Ok(()),
+        }
+    }
+
+    /// Waits for init's own end: nobody kills it.
+    fn await_death(mut self) {
+        match &mut self {
+            Parent::Library(sandbox) => {
+                await_readable(sandbox.pidfd().as_fd(), "init's death");
+                sandbox.reap();
+            }
+            Parent::ByHand { pidfd, .. } => {
+                await_readable(pidfd.as_fd(), "init's death");
+                waitid(Id::PIDFd(pidfd.as_fd()), WaitPidFlag::WEXITED).expect("a child that is ours to collect");
+            }
+        }
+    }
+}
+
+impl Drop for Parent {
+    fn drop(&mut self) {
+        if let Parent::ByHand { pidfd, .. } = self {
+            // Only where a test has failed does it still live. Gone already: neither call finds anything.
+            let _ = rustix::process::pidfd_send_signal(&*pidfd, rustix::process::Signal::KILL);
+            let _ = waitid(Id::PIDFd(pidfd.as_fd()), WaitPidFlag::WEXITED);
+        }
+    }
+}
+
+impl Seen {
+    /// This fault was told, once and first; no program ran. After a fault of the program's process init tells of its end.
+    #[track_caller]
+    pub fn assert_fault(&self, step: Step, index: u16, errno: Errno) {
+        let fault = Status::Fault(Fault { step, index, errno: errno as i32 });
+        assert_eq!(self.statuses.first(), Some(&fault), "the first word of {self:?}");
+        let rest: &[Status] = if step < Step::ReceiveRun { &[] } else { &[Status::Exited(FAULT_EXIT)] };
+        assert_eq!(&self.statuses[1..], rest, "after the fault");
+        assert_eq!(self.output, "", "a program ran after {fault:?}");
+    }
+}
+
+/// Words whose environment has this PATH.
+pub fn words(command: &str, cwd: &str, args: &[&str], path: &str) -> Words {
+    Words::new(command, cwd, args, [format!("PATH={path}")]).expect("small words without NUL")
+}
+
+#[track_caller]
+fn await_readable(fd: BorrowedFd<'_>, what: &str) {
+    let timeout = PollTimeout::try_from(DEADLINE).expect("a few seconds fit");
+    let ready = poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], timeout).expect("a descriptor can be waited for");
+    assert!(ready == 1, "not within {DEADLINE:?}: {what}");
+}
+
+/// The front's side of the status socket: its word, then everything up to the end.
+fn hear(status: OwnedFd, word: Word) -> Vec<Status> {
+    match word {
+        Word::HangUp => return Vec::new(),
+        Word::Say(byte) => match wire::send(status.as_fd(), &[byte], &[]) {
+            Ok(()) | Err(Errno::EPIPE | Errno::ECONNRESET) => {} // it has failed already
+            Err(errno) => panic!("the word could not be sent: {errno}"),
+        },
+    }
+    let mut statuses = Vec::new();
+    loop {
+        await_readable(status.as_fd(), "the end of the status socket");
+        let mut record = [0; STATUS_LEN + 1];
+        match wire::receive(status.as_fd(), &mut record) {
+            Ok((0, _)) => return statuses,
+            // It died without having read our word, as it does before AwaitGo. The kernel tells that once and first,
+            // even where records wait to be read (sock_error in __skb_try_recv_datagram, Linux 6.18): so read on.
+            Err(Errno::ECONNRESET) => {}
+            Ok((len, _)) => statuses.push(Status::decode(&record[..len]).expect("a status record")),
+            Err(errno) => panic!("the status socket failed: {errno}"),
+        }
+    }
+}
+
+/// What was written up to the end. By now nobody is left to write, so this does not block.
+fn read_all(mut output: std::io::PipeReader) -> String {
+    let mut bytes = Vec::new();
+    await_readable(output.as_fd(), "the end of the program's output");
+    output.read_to_end(&mut bytes).expect("a pipe can be read");
+    String::from_utf8_lossy(&bytes).into_owned()
+}
