@@ -67,14 +67,20 @@ impl Cell {
         for contender in contenders.iter_mut() {
             contender.callers[0].call();
         }
-        let mut next = Instant::now() + pace;
+        // A machine on which calls take longer than the beat gets fewer calls, not a longer bench.
+        let end = Instant::now() + pace * (calls * contenders.len() * 5 / 4) as u32;
+        let mut next = Instant::now();
         for _ in 0..calls {
             for (contender, series) in contenders.iter_mut().zip(&mut cell.series) {
+                // At least half a beat of rest, also after a call that overran.
+                next = (next + pace).max(Instant::now() + pace / 2);
                 std::thread::sleep(next.saturating_duration_since(Instant::now()));
-                next += pace;
                 let time = timed(&mut contender.callers[0]);
                 series.busy += Duration::from_secs_f64(time / 1000.0);
                 series.rounds.push(vec![time]);
+            }
+            if Instant::now() >= end {
+                break;
             }
         }
         cell

@@ -6,6 +6,12 @@ use serde_json::{Value, json};
 use std::fmt;
 use std::path::Path;
 
+/// Below this the 99th percentile is the maximum.
+const P99_CALLS: usize = 100;
+
+/// A spread of raw's own medians, in percent of its median, above which the absolute numbers say little.
+const BUSY_PERCENT: f64 = 50.0;
+
 /// What the numbers depend on.
 pub struct Head {
     kernel: String,
@@ -36,7 +42,9 @@ impl fmt::Display for Head {
         writeln!(f, "  machine   Linux {}, {} cpus, load {} at the start", self.kernel, self.cpus, self.load)?;
         writeln!(f, "  raw       posix_spawn and wait, stdin, stdout and stderr as pipes; no walls at all")?;
         match &self.bubblewrap {
-            Some(version) => writeln!(f, "  bwrap     {version}, --unshare-all; no seccomp filter, Landlock or cgroup")?,
+            Some(version) => {
+                writeln!(f, "  bwrap     {version}, --unshare-all; no seccomp filter, Landlock or cgroup")?
+            }
             None => writeln!(f, "  bwrap     not installed, so not compared (apt-get install bubblewrap)")?,
         }
         writeln!(
@@ -107,24 +115,30 @@ pub fn table(cell: &Cell) -> String {
     };
     let mut text = format!("\n{}, {many}; {way}, {calls} calls each\n", cell.program.name());
     text.push_str(&format!(
-        "  {:<10}{:>9}{:>9}{:>9}   {:>7}{:>7}{:>7}   {:<20}{:>8}\n",
+        "  {:<10}{:>9}{:>9}{:>9}   {:>7}{:>7}{:>7}   {:<22}{:>8}\n",
         "", "p50", "p95", "p99", "p50", "p95", "p99", "p50 ratio by round", "calls/s"
     ));
     for series in &cell.series {
         let own = Summary::of(series);
         let (middle, low, high) = ratio_by_round(series, &cell.series[0]);
+        let per_second = match cell.mode {
+            Mode::Batches(_) => format!("{:.0}", own.per_second),
+            Mode::Paced(_) => String::new(), // it is the pace that sets it
+        };
         let by_round = format!("{middle:.2} ({low:.2} to {high:.2})");
         text.push_str(&format!(
-            "  {:<10}{:>9.3}{:>9.3}{:>9.3}   {:>6.2}x{:>6.2}x{:>6.2}x   {by_round:<20}{:>8.0}\n",
+            "  {:<10}{:>9.3}{:>9.3}{:>9.3}   {:>6.2}x{:>6.2}x{:>6.2}x   {by_round:<22}{per_second:>8}\n",
             series.name,
             own.p50,
             own.p95,
             own.p99,
             own.p50 / raw.p50,
             own.p95 / raw.p95,
-            own.p99 / raw.p99,
-            own.per_second
+            own.p99 / raw.p99
         ));
+    }
+    if calls < P99_CALLS {
+        text.push_str(&format!("  fewer than {P99_CALLS} calls: p99 is the longest one\n"));
     }
     let (low, high) = raw.round_p50;
     let spread = (high - low) / raw.p50 * 100.0;
@@ -135,6 +149,9 @@ pub fn table(cell: &Cell) -> String {
         }
         Mode::Paced(_) => format!("nine of ten of its calls took {low:.3} to {high:.3} ms\n"),
     });
+    if spread > BUSY_PERCENT {
+        text.push_str("  the machine was busy with something else: trust the ratios by round, not the milliseconds\n");
+    }
     text
 }
 

@@ -1,6 +1,6 @@
 //! Bad input: a 4xx that names the field, in the one shape of errors, and nothing is started for it.
 
-use super::{DEFAULT, MIB, assert_ended, assert_idle, output_of, program, run, shell, with};
+use super::{DEFAULT, assert_ended, assert_idle, output_of, program, run, shell, with};
 use crate::harness::{Answer, Daemon};
 use serde_json::{Value, json};
 
@@ -8,25 +8,26 @@ const SCHEMA: &str = "SCHEMA.VALIDATION_FAILED";
 /// What a body may have at most.
 const BODY_MAX: usize = 16 << 20;
 
-/// Every limit that a request can narrow, with what python-default gives.
+/// Every limit that a request can narrow, with more than any shipped profile gives.
 const LIMITS: [(&str, u64); 16] = [
-    ("wall_ms", 60_000),
-    ("cpu_ms", 60_000),
-    ("memory_bytes", 1024 * MIB),
-    ("pids", 256),
-    ("cpu_millis", 1000),
-    ("nofile", 1024),
-    ("fsize_bytes", 2048 * MIB),
-    ("stack_bytes", 8 * MIB),
-    ("tmp_bytes", 256 * MIB),
-    ("tmp_inodes", 32_768),
-    ("shm_bytes", 64 * MIB),
-    ("work_bytes", 256 * MIB),
-    ("work_inodes", 32_768),
-    ("artifacts_bytes", 50 * MIB),
-    ("stdout_bytes", MIB),
-    ("stderr_bytes", MIB),
+    ("wall_ms", 3_600_000),
+    ("cpu_ms", 3_600_000),
+    ("memory_bytes", 64 * GIB),
+    ("pids", 10_000),
+    ("cpu_millis", 64_000),
+    ("nofile", 100_000),
+    ("fsize_bytes", 64 * GIB),
+    ("stack_bytes", GIB),
+    ("tmp_bytes", 64 * GIB),
+    ("tmp_inodes", 1 << 20),
+    ("shm_bytes", 64 * GIB),
+    ("work_bytes", 64 * GIB),
+    ("work_inodes", 1 << 20),
+    ("artifacts_bytes", 64 * GIB),
+    ("stdout_bytes", GIB),
+    ("stderr_bytes", GIB),
 ];
+const GIB: u64 = 1 << 30;
 
 /// `true` with something else in it.
 fn truth(extra: Value) -> Value {
@@ -202,7 +203,6 @@ fn unknown_keys_and_wrong_types_are_refused_at_every_level() {
         invalid(json!({"exec": "true"}), "exec"),
         invalid(json!({"exec": null}), "exec"),
         invalid(exec(json!({"kind": "rocket"})), "exec.kind"),
-        invalid(exec(json!({"kind": 1})), "exec.kind"),
         invalid(exec(json!({"command": ["true"]})), "exec.command"),
         invalid(exec(json!({"args": "x"})), "exec.args"),
         invalid(exec(json!({"args": ["x", 1]})), "exec.args[1]"),
@@ -217,10 +217,19 @@ fn unknown_keys_and_wrong_types_are_refused_at_every_level() {
         invalid(truth(json!({"inputs": {}})), "inputs"),
         invalid(input(json!(3)), "inputs[1]"),
         invalid(input(json!({"path": 3, "text": ""})), "inputs[1].path"),
-        invalid(truth(json!({"policy_overrides": []})), "policy_overrides"),
         invalid(truth(json!({"policy_overrides": {"limits": [1]}})), "policy_overrides.limits"),
         invalid(truth(json!({"policy_overrides": {"limits": {"pids": "10"}}})), "policy_overrides.limits.pids"),
         invalid(truth(json!({"project_id": 1})), "project_id"),
+    ]);
+}
+
+/// serde_json calls this a mistake in the JSON; it is one in a field.
+#[test]
+fn a_number_where_a_word_belongs_names_its_field() {
+    assert_refused(vec![
+        invalid(exec(json!({"kind": 1})), "exec.kind"),
+        invalid(exec(json!({"kind": null})), "exec.kind"),
+        invalid(truth(json!({"mode": 1})), "mode"),
     ]);
 }
 
@@ -231,6 +240,7 @@ fn a_list_where_an_object_belongs_is_refused() {
     assert_refused(vec![
         invalid(json!({"exec": ["process", "true"]}), "exec"),
         invalid(inputs, "inputs[0]"),
+        invalid(truth(json!({"policy_overrides": []})), "policy_overrides"),
         invalid(truth(json!({"policy_overrides": [{"pids": 5}]})), "policy_overrides"),
     ]);
     let daemon = Daemon::start();
@@ -246,7 +256,8 @@ fn limits_off_the_number_line_are_refused_one_by_one() {
     let too_large = ["18446744073709551616", "1e400"];
     let daemon = Daemon::start();
     let mut client = daemon.client();
-    for (name, permitted) in LIMITS {
+    let mut most = serde_json::Map::new();
+    for (name, wide) in LIMITS {
         let field = format!("policy_overrides.limits.{name}");
         let mut ask = |number: &str| {
             let limits = format!(r#"{{"limits":{{"{name}":{number}}}}}"#);
@@ -264,15 +275,16 @@ fn limits_off_the_number_line_are_refused_one_by_one() {
             // 1e400 is beyond any number that JSON readers know: to say that the body can't be read is fair.
             assert!(answer.status == 422 || (number == "1e400" && answer.status == 400), "{name}: {}", answer.text);
         }
+        // What the profile permits is told, one more is too much, and that much is granted.
+        let permitted = ask(&wide.to_string()).body["error"]["details"]["permitted"].as_u64().expect("an amount");
         let answer = ask(&(permitted + 1).to_string());
         assert_error(&answer, 403, "override_widens", "POLICY.DENY_TOOL");
         let expected = json!({"field": field, "asked": permitted + 1, "permitted": permitted});
         assert_eq!(answer.body["error"]["details"], expected);
+        most.insert(name.to_owned(), permitted.into());
     }
     assert_idle(&daemon);
-    let all: serde_json::Map<String, Value> =
-        LIMITS.iter().map(|(name, most)| ((*name).to_owned(), json!(most))).collect();
-    run(&daemon, &truth(json!({"policy_overrides": {"limits": all}})));
+    run(&daemon, &truth(json!({"policy_overrides": {"limits": most}})));
 }
 
 #[test]
@@ -299,8 +311,6 @@ fn inputs_stay_in_their_area() {
         invalid(truth(json!({"inputs": [{"path": "x"}]})), "inputs[0]"),
         invalid(truth(json!({"inputs": [{"path": "x", "text": "", "base64": ""}]})), "inputs[0]"),
         invalid(truth(json!({"inputs": [{"path": "x", "text": ""}, {"path": "./x", "text": ""}]})), "inputs[1].path"),
-        invalid(truth(json!({"inputs": [{"path": "x", "base64": "!"}]})), "inputs[0].base64"),
-        invalid(truth(json!({"stdin_base64": "not base64"})), "stdin_base64"),
         invalid(truth(json!({"stdin": "", "stdin_base64": ""})), "stdin"),
         invalid(truth(json!({"inputs": vec![json!({"path": "x", "text": ""}); 2000]})), "inputs"),
     ]);
@@ -308,6 +318,15 @@ fn inputs_stay_in_their_area() {
         rows.push(invalid(truth(json!({"project_id": id})), "project_id"));
     }
     assert_refused(rows);
+}
+
+#[test]
+fn bad_base64_names_the_field_that_holds_it() {
+    assert_refused(vec![
+        invalid(truth(json!({"inputs": [{"path": "x", "base64": "!"}]})), "inputs[0].base64"),
+        invalid(truth(json!({"inputs": [{"path": "x", "base64": "AA"}]})), "inputs[0].base64"),
+        invalid(truth(json!({"stdin_base64": "not base64"})), "stdin_base64"),
+    ]);
 }
 
 #[test]
@@ -395,39 +414,10 @@ fn unknown_addresses_are_404_and_wrong_methods_405() {
 }
 
 #[test]
-fn a_program_that_does_not_start_says_which_error() {
-    let daemon = Daemon::start();
-    let input = |text: &str| {
-        let request = program("/workspace/inputs/it", &[]);
-        with(request, json!({"inputs": [{"path": "it", "text": text}]}))
-    };
-    for (request, errno) in [
-        (program("no-such-program", &[]), "ENOENT"),
-        (program("/no/such/program", &[]), "ENOENT"),
-        (program("./here", &[]), "ENOENT"),
-        (program("/etc/passwd", &[]), "EACCES"),
-        (program("/usr", &[]), "EACCES"),
-        (program("/etc/passwd/x", &[]), "ENOENT"),
-        (input("no program at all\n"), "ENOEXEC"),
-        (input("#!/no/such/interpreter\n"), "ENOENT"),
-    ] {
-        let answer = run(&daemon, &request);
-        assert_ended(&answer, "failed_to_start", None);
-        let said = answer.body["start_error"].as_str().unwrap_or_default();
-        assert!(said.starts_with(errno), "{request}: {errno} was expected: {said}");
-        assert!(answer.body["signal"].is_null() && answer.stdout().is_empty(), "{}", answer.text);
-    }
-    assert_idle(&daemon);
-    assert_eq!(output_of(&daemon, &shell("no-such-program; echo $?")), "127\n");
-}
-
-#[test]
 fn a_full_queue_is_a_429_that_says_when_to_come_back() {
     let daemon = Daemon::start_with("max_concurrent_execs = 1\nmax_queued_execs = 1\n", &[]);
     std::thread::scope(|scope| {
-        let clients = [(); 2].map(|()| {
-            scope.spawn(|| run(&daemon, &shell("until test -e /tmp/x; do sleep 0.1; ((++i == 20)) && break; done")))
-        });
+        let clients = [(); 2].map(|()| scope.spawn(|| run(&daemon, &shell("sleep 1"))));
         super::wait_for("one runs and one waits", super::SOON, || {
             let health = daemon.request("GET", "/v1/health", None).body;
             (health["running"] == 1 && health["queued"] == 1).then_some(())

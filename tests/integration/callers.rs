@@ -68,7 +68,7 @@ fn a_listed_uid_is_let_in_and_others_are_not() {
     let answer = request_as(STRANGER, &daemon.socket(), "POST", "/v1/execs", Some(&program("id", &["-u"])));
     assert_eq!((answer.status, answer.stdout()), (200, "1000\n"), "{}", answer.text);
     assert_eq!(request_as(NEIGHBOUR, &daemon.socket(), "GET", "/v1/health", None).status, 401);
-    let daemon = Daemon::start_with(&format!("[access]\nuids = [0]\ngroups = [\"nogroup\", \"games\"]\n"), &[]);
+    let daemon = Daemon::start_with("[access]\nuids = [0]\ngroups = [\"nogroup\", \"games\"]\n", &[]);
     assert_eq!(request_as(65_534, &daemon.socket(), "GET", "/v1/health", None).status, 200, "nogroup's gid is 65534");
     assert_eq!(request_as(STRANGER, &daemon.socket(), "GET", "/v1/health", None).status, 401);
 }
