@@ -149,8 +149,10 @@ pub fn table(cell: &Cell) -> String {
         }
         Mode::Paced(_) => format!("nine of ten of its calls took {low:.3} to {high:.3} ms\n"),
     });
-    if spread > BUSY_PERCENT {
-        text.push_str("  the machine was busy with something else: trust the ratios by round, not the milliseconds\n");
+    if matches!(cell.mode, Mode::Batches(_)) && spread > BUSY_PERCENT {
+        text.push_str(
+            "  raw itself varies that much on this machine: trust the ratios by round, not the milliseconds\n",
+        );
     }
     text
 }

@@ -228,7 +228,17 @@ impl From<Refused> for ApiError {
             }
             Refused::Workspace(raw) => Self::layer_missing(Layer::Workspace, errno(raw)),
             Refused::Cgroup(raw) => Self::layer_missing(Layer::Memory, errno(raw)),
-            Refused::Spawn(raw) => Self::layer_missing(Layer::User, errno(raw)),
+            Refused::Spawn(raw) => match Errno::from_raw(raw) {
+                // What clone3 answers where namespaces are forbidden, used up or unknown.
+                Errno::EPERM | Errno::ENOSPC | Errno::EUSERS | Errno::EINVAL => {
+                    Self::layer_missing(Layer::User, errno(raw))
+                }
+                other => {
+                    let message = format!("the sandbox could not be made: {}; nothing was started", other.desc());
+                    let (status, class) = (StatusCode::SERVICE_UNAVAILABLE, Class::Unavailable);
+                    Self::new(status, "sandbox_unavailable", class, message).retryable()
+                }
+            },
             Refused::Busy => Refusal::QueueFull { retry_after_ms: 1000 }.into(),
             // The front checks both before it asks; a warden that disagrees has another set of profiles.
             Refused::Profile | Refused::Wider(_) => {

@@ -241,6 +241,8 @@ impl StatusSocket {
                     Ok(_) => {}
                     Err(error) => tracing::error!(%error, "a sandbox's init sent something that is no status"),
                 },
+                // An init that died without hearing our go makes one such error; what it said still waits behind it.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
                 Ok((_, 0)) | Err(_) => return last,
             }
         }

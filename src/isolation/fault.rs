@@ -71,6 +71,8 @@ steps! {
     DropBoundingSet: Some(Layer::Privileges), "empty the capability bounding set";
     /// Two processes from here: init reaps, the other becomes the program.
     ForkProgram: Some(Layer::Pid), "fork the program's process";
+    /// The reaper needs no right any more; a program under an init that kept its own does not run.
+    InitGivesUp: Some(Layer::Privileges), "give up its init's rights";
     /// Everything above can be done before a request is known; from here on it is.
     ReceiveRun: None, "receive its orders";
     /// Needs CAP_SYS_ADMIN of the namespace, so before privileges fall.

@@ -105,9 +105,14 @@ pub enum Mask {
 pub const MASKED: &[(&str, Mask)] = &[
     ("acpi", Mask::Directory),
     ("asound", Mask::Directory),
+    ("buddyinfo", Mask::File),
     ("bus", Mask::Directory),
     ("cmdline", Mask::File), // boot parameters of the host
     ("config.gz", Mask::File),
+    ("consoles", Mask::File),
+    ("crypto", Mask::File),
+    ("devices", Mask::File),
+    ("diskstats", Mask::File),
     ("driver", Mask::Directory),
     ("fs", Mask::Directory),
     ("interrupts", Mask::File), // a side channel on the host's keyboards and disks
@@ -124,15 +129,18 @@ pub const MASKED: &[(&str, Mask)] = &[
     ("kpageflags", Mask::File),
     ("latency_stats", Mask::File),
     ("locks", Mask::File),
+    ("misc", Mask::File),
     ("modules", Mask::File),
     ("mtrr", Mask::File),
     ("pagetypeinfo", Mask::File),
     ("partitions", Mask::File),
     ("pressure", Mask::Directory),
     ("sched_debug", Mask::File),
+    ("schedstat", Mask::File),
     ("scsi", Mask::Directory),
     ("slabinfo", Mask::File),
     ("softirqs", Mask::File),
+    ("swaps", Mask::File),
     ("sysrq-trigger", Mask::File),
     ("sysvipc", Mask::ReadOnly),
     ("timer_list", Mask::File),
@@ -140,6 +148,7 @@ pub const MASKED: &[(&str, Mask)] = &[
     ("tty", Mask::Directory),
     ("vmallocinfo", Mask::File),
     ("vmcore", Mask::File),
+    ("zoneinfo", Mask::File),
     ("sys", Mask::ReadOnly),
 ];
 

@@ -6,9 +6,11 @@ use super::child::{Handles, init_main};
 use super::idmap::{Range, Ranges};
 use super::plan::SandboxPlan;
 use super::sys::{self, Forked, SingleThreaded};
+use super::warden::protocol::MESSAGE_MAX;
 use super::warden::wire;
 use nix::errno::Errno;
 use nix::fcntl::AT_FDCWD;
+use nix::sys::socket::{setsockopt, sockopt};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -51,10 +53,14 @@ pub fn spawn(
 ) -> Result<(Sandbox, OwnedFd), Errno> {
     let tree = sys::clone_tree(AT_FDCWD, &plan.tree, true)?;
     let (orders, orders_inside) = socket_pair()?;
+    // The largest order must fit; without CAP_NET_ADMIN the system's maximum holds and such an order is refused.
+    let _ = setsockopt(&orders, sockopt::SndBufForce, &(2 * MESSAGE_MAX));
     let (status, status_inside) = socket_pair()?;
     let join = group.joins();
     let (child, pidfd) = match sys::fork_sandbox(proof, NAMESPACES as u64, group.born_into())? {
         Forked::Child => {
+            // The parent's ends: while a copy is open in here, the parent's death would not be seen as an end.
+            drop((orders, status));
             let (orders, status, tree) = (orders_inside.as_fd(), status_inside.as_fd(), tree.as_fd());
             let handles = Handles { orders, status, null, tree, join: &join };
             init_main(plan, &handles, proof)
@@ -62,9 +68,17 @@ pub fn spawn(
         Forked::Parent(child, pidfd) => (child, pidfd),
     };
     let sandbox = Sandbox { pidfd, orders, reaped: false };
-    ranges.parent_write_id_maps(child, range)?;
-    wire::send(sandbox.orders.as_fd(), MAPS_WRITTEN, &[])?;
+    unless_dead(ranges.parent_write_id_maps(child, range))?;
+    unless_dead(wire::send(sandbox.orders.as_fd(), MAPS_WRITTEN, &[]))?;
     Ok((sandbox, status))
+}
+
+/// A child that has died already wrote why on its status socket: that is the answer, not our failure to reach it.
+fn unless_dead(reached: Result<(), Errno>) -> Result<(), Errno> {
+    match reached {
+        Err(Errno::ENOENT | Errno::ESRCH | Errno::EPIPE | Errno::ECONNRESET) => Ok(()),
+        other => other,
+    }
 }
 
 impl Sandbox {
@@ -75,7 +89,7 @@ impl Sandbox {
 
     /// Hands the sandbox its one order, with the descriptors that go with it.
     pub fn order(&self, order: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
-        wire::send(self.orders.as_fd(), order, fds)
+        unless_dead(wire::send(self.orders.as_fd(), order, fds))
     }
 
     /// Kills init; the kernel kills the rest of its pid namespace before init is gone.

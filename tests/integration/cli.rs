@@ -135,6 +135,15 @@ fn doctor_names_each_layer_and_health_is_short() {
     assert_eq!(said(&daemon, &["health"]).status.code(), Some(0));
 }
 
+/// A profile can require it, so the doctor has to say whether it can be had.
+#[test]
+fn doctor_names_privileges_as_well() {
+    let daemon = Daemon::start();
+    let output = said(&daemon, &["doctor"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("privileges"), "{text}");
+}
+
 #[test]
 fn without_a_daemon_it_says_so_and_fails() {
     let mut daemon = Daemon::start();

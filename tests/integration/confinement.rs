@@ -1,6 +1,6 @@
 //! The daemon is confined as well: what the kernel says of its own processes and files.
 
-use super::{DEFAULT, marker, processes, run, shell, wait_for_marked};
+use super::{DEFAULT, marker, processes, run, shell};
 use crate::harness::Daemon;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -103,17 +103,17 @@ fn the_front_holds_nothing_of_the_host_open() {
 fn payloads_have_host_ids_that_nobody_else_has() {
     let daemon = Daemon::start();
     let marker = marker();
-    let code = format!("sleep 2; : {marker}");
+    let code = format!("sleep 3; : {marker}");
     std::thread::scope(|scope| {
         let execs = [(); 6].map(|()| scope.spawn(|| daemon.shell(DEFAULT, &code)));
-        super::wait_for("all six run", super::SOON, || (wait_for_marked(&marker).len() == 6).then_some(()));
-        let ids: Vec<u32> = super::marked(&marker)
-            .into_iter()
-            .map(|pid| status(pid)["Uid"].split(' ').next().unwrap().parse().unwrap())
-            .collect();
-        let distinct: BTreeSet<u32> = ids.iter().copied().collect();
-        assert_eq!(distinct.len(), 6, "{ids:?}");
-        assert!(distinct.iter().all(|id| *id > 65_536 && *id != service_user().0), "{ids:?}");
+        // A shared one would leave fewer than six for as long as they run.
+        let distinct: BTreeSet<u32> = super::wait_for("six sandboxes with six ids", super::SOON, || {
+            let ids = super::marked(&marker)
+                .into_iter()
+                .filter_map(|pid| Some(fs::metadata(format!("/proc/{pid}")).ok()?.uid()));
+            Some(ids.collect()).filter(|ids: &BTreeSet<u32>| ids.len() == 6)
+        });
+        assert!(distinct.iter().all(|id| *id > 65_536 && *id != service_user().0), "{distinct:?}");
         assert!(processes::alive(daemon.warden_pid()));
         execs.into_iter().for_each(|exec| drop(exec.join().unwrap()));
     });

@@ -2,7 +2,7 @@
 //!
 //! Only processes that the test's own daemon made are killed, by pidfd, after a look at whose they are.
 
-use super::{cgroups_of, marked, marker, output_of, processes, program, shell, wait_for, wait_until_gone};
+use super::{cgroups_of, marked, marker, output_of, processes, program, shell, wait_for};
 use crate::harness::{Answer, Client, Daemon};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -34,6 +34,71 @@ fn kill_if(pid: i32, still: impl FnOnce() -> bool) -> bool {
     let Some(raw) = Pid::from_raw(pid) else { return false };
     let Ok(handle) = pidfd_open(raw, PidfdFlags::empty()) else { return false };
     still() && pidfd_send_signal(&handle, Signal::KILL).is_ok()
+}
+
+/// Raises a flag when it goes out of sight, also by a panic.
+struct Raise<'a>(&'a AtomicBool);
+
+impl Drop for Raise<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A daemon that is to be killed, and the word by which every process that was ever forked from it is known.
+struct Victim {
+    daemon: Daemon,
+    config: String,
+}
+
+impl Victim {
+    fn launch() -> Self {
+        let daemon = Daemon::launch("", &[]);
+        let config = daemon.run_dir().parent().unwrap().join("sandboxd.toml").display().to_string();
+        Self { daemon, config }
+    }
+
+    fn start() -> Self {
+        let victim = Self::launch();
+        victim.daemon.wait_for_health();
+        victim
+    }
+
+    /// Everything of the daemon whose front had that pid is gone, and another start on the same directories is clean.
+    fn assert_clean_restart(&mut self, marker: &str, front: i32) {
+        wait_for("every payload is gone", GONE, || marked(marker).is_empty().then_some(()));
+        let end = Instant::now() + GONE;
+        while !marked(&self.config).is_empty() {
+            let told = || marked(&self.config).into_iter().map(describe).collect::<Vec<_>>().join("; ");
+            assert!(Instant::now() < end, "forked from the dead daemon and alive: {}", told());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        assert!(!mounts.contains(&*self.daemon.run_dir().to_string_lossy()), "a mount is left on the host");
+        self.daemon.restart();
+        assert_eq!(output_of(&self.daemon, &program("echo", &["again"])), "again\n");
+        assert_eq!(cgroups_of(front), Vec::<std::path::PathBuf>::new(), "cgroups of the dead daemon");
+        let left = std::fs::read_dir(self.daemon.state_dir().join("workspace/projects")).unwrap().count();
+        assert_eq!(left, 0, "throw-away files of the dead daemon");
+    }
+}
+
+impl Drop for Victim {
+    /// A failed test must not leave its daemon's processes to the host; nobody else has this configuration's name.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            for pid in marked(&self.config) {
+                kill_if(pid, || marked(&self.config).contains(&pid));
+            }
+        }
+    }
+}
+
+/// A process in words: its name, what it waits in, whether its ids are mapped.
+fn describe(pid: i32) -> String {
+    let read = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    let mapped = if read("uid_map").trim().is_empty() { "ids not mapped yet" } else { "ids mapped" };
+    format!("{pid} {} in {} ({mapped})", processes::comm(pid), read("wchan"))
 }
 
 /// Payloads that run now: children of the daemon's inits.
@@ -74,10 +139,9 @@ fn under_load<T>(daemon: &Daemon, marker: &str, act: impl FnOnce() -> T) -> (T, 
                 }
             });
         }
+        let _over = Raise(&over);
         wait_for("the load is on", PATIENCE, || (!got.lock().unwrap().is_empty()).then_some(()));
-        let acted = act();
-        over.store(true, Ordering::Relaxed);
-        acted
+        act()
     });
     (acted, got.into_inner().unwrap())
 }
@@ -135,44 +199,30 @@ fn a_killed_init_is_told_as_lost() {
     assert_eq!(marked(&marker), Vec::<i32>::new());
 }
 
-/// Everything of a daemon whose front had that pid is gone, and another start on the same directories is clean.
-fn assert_clean_restart(daemon: &mut Daemon, marker: &str, front: i32, below: &[i32]) {
-    wait_until_gone("what was below the front", below);
-    wait_for("every payload is gone", GONE, || marked(marker).is_empty().then_some(()));
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-    assert!(!mounts.contains(&*daemon.run_dir().to_string_lossy()), "a mount is left on the host");
-    daemon.restart();
-    assert_eq!(output_of(daemon, &program("echo", &["again"])), "again\n");
-    assert_eq!(cgroups_of(front), Vec::<std::path::PathBuf>::new(), "cgroups of the dead daemon");
-    let left = std::fs::read_dir(daemon.state_dir().join("workspace/projects")).unwrap().count();
-    assert_eq!(left, 0, "throw-away files of the dead daemon");
-}
-
 #[test]
 fn a_killed_warden_ends_the_daemon_and_everything_in_it() {
-    let mut daemon = Daemon::start();
+    let mut victim = Victim::start();
     let marker = marker();
     for _ in 0..ROUNDS {
+        let daemon = &victim.daemon;
         let (front, warden) = (daemon.front_pid(), daemon.warden_pid());
-        let (below, got) = under_load(&daemon, &marker, || {
+        let ((), got) = under_load(daemon, &marker, || {
             a_moment(150);
-            let below = processes::descendants(front);
             assert!(kill_if(warden, || daemon.warden_pid() == warden));
             wait_for("the front is gone as well", GONE, || (!processes::alive(front)).then_some(()));
-            below
         });
         for answer in got.into_iter().flatten() {
             assert!(answer.status == 503 || ["ok", "lost"].contains(&answer.exec_status()), "{}", answer.text);
         }
-        let ended = daemon.wait_for_end(GONE);
+        let ended = victim.daemon.wait_for_end(GONE);
         assert!(ended.code().is_some_and(|code| code != 0), "{ended:?}");
-        assert_clean_restart(&mut daemon, &marker, front, &below);
+        victim.assert_clean_restart(&marker, front);
     }
 }
 
 #[test]
 fn clients_of_a_killed_warden_are_told_so() {
-    let mut daemon = Daemon::start();
+    let Victim { daemon, .. } = &mut Victim::start();
     let marker = marker();
     let mut client = Client::connect_within(&daemon.socket(), PATIENCE).unwrap();
     client.send("POST", "/v1/execs", Some(&shell(&format!("sleep 50; : {marker}")).to_string()), &[]).unwrap();
@@ -188,53 +238,65 @@ fn clients_of_a_killed_warden_are_told_so() {
 
 #[test]
 fn a_killed_front_takes_the_warden_and_everything_along() {
-    let mut daemon = Daemon::start();
+    let mut victim = Victim::start();
     let marker = marker();
     for _ in 0..ROUNDS {
-        let front = daemon.front_pid();
-        let (below, _) = under_load(&daemon, &marker, || {
+        let front = victim.daemon.front_pid();
+        under_load(&victim.daemon, &marker, || {
             a_moment(150);
-            let below = processes::descendants(front);
             assert!(kill_if(front, || processes::comm(front) == "sandboxd-front"));
-            below
         });
-        daemon.kill_front(); // only collects it
-        wait_until_gone("the warden and every init", &below);
+        victim.daemon.kill_front(); // only collects it
         wait_for("the warden has removed the cgroups", GONE, || cgroups_of(front).is_empty().then_some(()));
-        assert_clean_restart(&mut daemon, &marker, front, &below);
+        victim.assert_clean_restart(&marker, front);
     }
 }
 
 /// Nobody is left to clean up: the kernel ends the processes, the next start removes the rest.
 #[test]
 fn front_and_warden_killed_together_leave_nothing_alive() {
-    let mut daemon = Daemon::start();
+    let mut victim = Victim::start();
     let marker = marker();
     for round in 0..ROUNDS {
-        let (front, warden) = (daemon.front_pid(), daemon.warden_pid());
-        let (below, _) = under_load(&daemon, &marker, || {
+        let (front, warden) = (victim.daemon.front_pid(), victim.daemon.warden_pid());
+        under_load(&victim.daemon, &marker, || {
             a_moment(150);
-            let below = processes::descendants(front);
             let order = if round % 2 == 0 { [warden, front] } else { [front, warden] };
             for pid in order {
                 kill_if(pid, || processes::comm(pid).starts_with("sandboxd-"));
             }
-            below
         });
-        daemon.kill_front(); // only collects it
-        assert_clean_restart(&mut daemon, &marker, front, &below);
+        victim.daemon.kill_front(); // only collects it
+        victim.assert_clean_restart(&marker, front);
+    }
+}
+
+/// The moments at which a warden has just forked are rare; these look for them.
+#[test]
+fn a_warden_killed_while_it_makes_sandboxes_leaves_none_behind() {
+    let mut victim = Victim::start();
+    let marker = marker();
+    for _ in 0..3 * ROUNDS {
+        let daemon = &victim.daemon;
+        let (front, warden) = (daemon.front_pid(), daemon.warden_pid());
+        under_load(daemon, &marker, || {
+            let newborn = || daemon.init_pids().into_iter().find(|pid| processes::stat(*pid).is_some());
+            wait_for("a sandbox is being made", PATIENCE, newborn);
+            assert!(kill_if(warden, || processes::comm(warden) == "sandboxd-warden"));
+            wait_for("the front is gone as well", GONE, || (!processes::alive(front)).then_some(()));
+        });
+        victim.daemon.wait_for_end(GONE);
+        victim.assert_clean_restart(&marker, front);
     }
 }
 
 #[test]
 fn a_front_killed_while_it_starts_leaves_nothing() {
     for _ in 0..ROUNDS {
-        let mut daemon = Daemon::launch("", &[]);
-        let config = daemon.run_dir().parent().unwrap().join("sandboxd.toml").display().to_string();
+        let mut victim = Victim::launch();
         a_moment(80);
-        let front = daemon.front_pid();
-        daemon.kill_front();
-        wait_for("nobody with that configuration is left", GONE, || marked(&config).is_empty().then_some(()));
-        assert_clean_restart(&mut daemon, "no payload", front, &[]);
+        let front = victim.daemon.front_pid();
+        victim.daemon.kill_front();
+        victim.assert_clean_restart("no payload has this", front);
     }
 }

@@ -224,10 +224,10 @@ fn a_second_daemon_on_the_same_directory_refuses_in_one_clear_line() {
     let output = second.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success(), "{said}");
+    assert_eq!(cgroups_of(pid), Vec::<std::path::PathBuf>::new(), "the second one left a cgroup");
     let words = [daemon.run_dir().display().to_string(), "another sandboxd".to_owned()];
     assert!(words.iter().all(|word| said.contains(word.as_str())), "{said}");
     assert_eq!(said.trim().lines().count(), 1, "{said}");
-    assert_eq!(cgroups_of(pid), Vec::<std::path::PathBuf>::new(), "the second one left a cgroup");
     assert_eq!(output_of(&daemon, &program("echo", &["first"])), "first\n", "the first one is not disturbed");
 }
 

@@ -124,13 +124,6 @@ fn wait_for_marked(marker: &str) -> Vec<i32> {
     wait_for("the program runs", Duration::from_secs(20), || Some(marked(marker)).filter(|pids| !pids.is_empty()))
 }
 
-/// Waits until none of `pids` lives.
-fn wait_until_gone(what: &str, pids: &[i32]) {
-    wait_for(&format!("{what} is gone ({pids:?})"), SOON, || {
-        pids.iter().all(|pid| !processes::alive(*pid)).then_some(())
-    });
-}
-
 /// The id of the exec that runs in a project: its artifacts directory is named for it.
 fn running_exec_of(daemon: &Daemon, project: &str) -> String {
     let artifacts = project_directory(daemon, project).join("artifacts");

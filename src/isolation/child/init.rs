@@ -9,6 +9,7 @@ use super::{Steps, program};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::socket::{MsgFlags, recv, send};
 use nix::sys::stat::Mode;
@@ -46,7 +47,7 @@ pub fn init_main(plan: &SandboxPlan, handles: &Handles<'_>, proof: &SingleThread
     });
     steps.take(Step::AwaitMaps, 0, || await_maps(orders));
     steps.take(Step::BecomeRoot, 0, become_root);
-    steps.take(Step::ParentDeath, 0, sys::parent_death_signal);
+    steps.take(Step::ParentDeath, 0, || sys::parent_death_signal().and_then(|()| still_there(handles.orders)));
     steps.take(Step::CloseDescriptors, 0, || {
         let mut keep: [RawFd; 7] = [0, 1, 2, orders, status, handles.tree.as_raw_fd(), oom_score.as_raw_fd()];
         keep.sort_unstable();
@@ -75,7 +76,7 @@ pub fn init_main(plan: &SandboxPlan, handles: &Handles<'_>, proof: &SingleThread
 
     match steps.take(Step::ForkProgram, 0, || sys::fork_plain(proof)) {
         None => program::program_main(plan, handles.orders, rules, steps),
-        Some(program) => reap(plan, program, orders, status, &oom_score),
+        Some(program) => reap(plan, program, orders, steps, &oom_score),
     }
 }
 
@@ -91,6 +92,14 @@ fn await_maps(orders: RawFd) -> Result<(), Errno> {
         1 => Ok(()),
         _ => Err(Errno::EPIPE), // the warden is gone
     }
+}
+
+/// The death signal is for deaths to come: a warden that is dead already has closed its end.
+fn still_there(orders: BorrowedFd<'_>) -> Result<(), Errno> {
+    let mut fds = [PollFd::new(orders, PollFlags::empty())];
+    poll(&mut fds, PollTimeout::ZERO)?;
+    let gone = fds[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP));
+    if gone { Err(Errno::EPIPE) } else { Ok(()) }
 }
 
 fn become_root() -> Result<(), Errno> {
@@ -153,18 +162,20 @@ fn landlock_rules(plan: &SandboxPlan) -> Result<Rules, Errno> {
 }
 
 /// Gives up what init does not need, then waits for the program and everything that was orphaned to us.
-fn reap(plan: &SandboxPlan, program: Pid, orders: RawFd, status: RawFd, oom_score: &OwnedFd) -> ! {
-    let lost_rights = prefer_for_oom(oom_score)
-        .and_then(|()| nix::unistd::close(orders))
-        .and_then(|()| sys::clear_ambient())
-        .and_then(|()| sys::lock_securebits())
-        .and_then(|()| sys::clear_capabilities())
-        .and_then(|()| sys::set_not_dumpable())
-        .and_then(|()| sys::set_no_new_privs())
-        .and_then(|()| sys::load_seccomp(&plan.filter));
-    if lost_rights.is_err() {
-        // Leaving kills everything in this pid namespace: no program runs under an init that kept its rights.
-        sys::exit_now(super::FAULT_EXIT);
+fn reap(plan: &SandboxPlan, program: Pid, orders: RawFd, mut steps: Steps, oom_score: &OwnedFd) -> ! {
+    // A step that fails ends init, and with it everything in this pid namespace.
+    let gives_up: [&dyn Fn() -> Result<(), Errno>; 8] = [
+        &|| prefer_for_oom(oom_score),
+        &|| nix::unistd::close(orders),
+        &sys::clear_ambient,
+        &sys::lock_securebits,
+        &sys::clear_capabilities,
+        &sys::set_not_dumpable,
+        &sys::set_no_new_privs,
+        &|| sys::load_seccomp(&plan.filter),
+    ];
+    for (index, give_up) in gives_up.into_iter().enumerate() {
+        steps.take(Step::InitGivesUp, index, give_up);
     }
     loop {
         // rustix keeps the raw status: nix has no word for a death by a real-time signal.
@@ -179,7 +190,7 @@ fn reap(plan: &SandboxPlan, program: Pid, orders: RawFd, status: RawFd, oom_scor
             (None, None) => continue, // stopped or continued; we did not ask to hear of it
         };
         // Nobody to tell if the front is gone. Leaving ends whatever the program left behind.
-        let _ = send(status, &end.encode(), MsgFlags::MSG_NOSIGNAL);
+        let _ = send(steps.status, &end.encode(), MsgFlags::MSG_NOSIGNAL);
         sys::exit_now(0);
     }
 }

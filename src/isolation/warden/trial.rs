@@ -103,6 +103,8 @@ fn first_word(status: &OwnedFd) -> Option<Status> {
         return None;
     }
     let mut record = [0; STATUS_LEN];
-    let (len, _) = super::wire::receive(status.as_fd(), &mut record).ok()?;
+    let mut receive = || super::wire::receive(status.as_fd(), &mut record);
+    // An init that died without hearing our go makes one such error; what it said still waits behind it.
+    let (len, _) = receive().or_else(|errno| if errno == Errno::ECONNRESET { receive() } else { Err(errno) }).ok()?;
     Status::decode(&record[..len]).ok()
 }
