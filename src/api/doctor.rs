@@ -54,6 +54,7 @@ impl Doctor {
         let seccomp = self.host.kernel.seccomp;
         let found = if seccomp { "filters can be loaded" } else { "no filters" };
         checks.push(check("seccomp", whether(seccomp), found, Kernel::cure(Layer::Seccomp)));
+        checks.push(self.privileges());
         checks.extend(self.cgroups());
         checks.push(self.workspace());
         checks.extend(self.profiles.iter().map(|(id, state)| profile_check(id, state)));
@@ -79,6 +80,12 @@ impl Doctor {
         let missing = landlock::missing(abi).join(", ");
         let found = if missing.is_empty() { format!("ABI {abi}") } else { format!("ABI {abi}, lacks {missing}") };
         check("landlock", state, found, Kernel::cure(Layer::Landlock))
+    }
+
+    fn privileges(&self) -> Check {
+        let missing = self.profiles.iter().any(|(_, state)| *state == ProfileState::Missing(Layer::Privileges));
+        let found = if missing { "a trial sandbox kept some" } else { "a trial sandbox gave all of them up" };
+        check("privileges", whether(!missing), found, Kernel::cure(Layer::Privileges))
     }
 
     fn cgroups(&self) -> impl Iterator<Item = Check> {

@@ -4,7 +4,7 @@ use super::access::{Access, Peer};
 use super::doctor::Doctor;
 use super::error::ApiError;
 use super::wire::{ExecAnswer, HealthAnswer};
-use crate::model::{ExecId, ExecRequest, Principal};
+use crate::model::{ExecId, ExecRequest, Object, Principal};
 use crate::pipeline::Pipeline;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, FromRequest, Path, Request, State as AxumState};
@@ -13,7 +13,7 @@ use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use axum::{Extension, Json, Router};
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use std::sync::Arc;
 
 /// Largest body: inputs and standard input of one exec.
@@ -94,16 +94,21 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
     }
 }
 
+/// The body of `POST /v1/execs` as a request, or the answer that its caller gets instead.
+pub fn parse_exec(bytes: &[u8]) -> Result<ExecRequest, Response> {
+    parse(bytes).map_err(IntoResponse::into_response)
+}
+
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     let mut json = serde_json::Deserializer::from_slice(bytes);
-    let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
-        let path = error.path().to_string();
-        let inner = error.inner();
-        if inner.is_data() {
-            let problem = inner.to_string();
-            ApiError::field(&field_of(&path, &problem), problem)
-        } else {
-            ApiError::bad_body(format!("the body is not JSON: {inner}"))
+    let Object(value) = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+        // serde_json calls some wrong types a syntax error; whether it is JSON at all is a question of its own.
+        match serde_json::from_slice::<IgnoredAny>(bytes) {
+            Err(syntax) => ApiError::bad_body(format!("the body is not JSON: {syntax}")),
+            Ok(_) => {
+                let problem = error.inner().to_string();
+                ApiError::field(&field_of(&error.path().to_string(), &problem), problem)
+            }
         }
     })?;
     json.end().map_err(|error| ApiError::bad_body(format!("something follows the JSON body: {error}")))?;

@@ -13,5 +13,5 @@ pub mod wire;
 
 pub use access::{Access, AccessRules, Peer};
 pub use doctor::Doctor;
-pub use handlers::{State, router};
+pub use handlers::{State, parse_exec, router};
 pub use server::serve;

@@ -82,7 +82,9 @@ pub fn run(config: Config) -> anyhow::Result<i32> {
     let proof = SingleThreaded::prove()
         .map_err(|threads| anyhow::anyhow!("{threads} threads before the fork; there must be one"))?;
     let Some(warden_pid) = sys::fork_plain(&proof).context("could not fork the warden")? else {
-        drop((ours, listener, lock));
+        drop((ours, listener));
+        // Not dropped: that would unlock it for both. The run directory is free when neither of us lives.
+        std::mem::forget(lock);
         host::name_process(c"sandboxd-warden");
         sys::exit_now(warden_main(setup));
     };

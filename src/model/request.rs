@@ -1,5 +1,6 @@
 //! What a caller asks for, as it comes over the wire. Unknown keys are refused.
 
+use super::object::{object, objects};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -38,12 +39,13 @@ pub struct ExecRequest {
     #[serde(default)]
     pub stdin_base64: Option<String>,
     /// The program.
+    #[serde(deserialize_with = "object")]
     pub exec: ExecSpec,
     /// Files to lay down in `/workspace/inputs` before it starts.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "objects")]
     pub inputs: Vec<Input>,
     /// What is to be narrower than the profile.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "object")]
     pub policy_overrides: PolicyOverrides,
 }
 

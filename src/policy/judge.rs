@@ -12,6 +12,8 @@ use std::collections::BTreeMap;
 
 /// Most input files of one request.
 const INPUTS_MAX: usize = 1024;
+/// Longest code: it travels as one argument, of which the kernel takes 128 KiB with its NUL.
+const CODE_MAX: usize = 128 * 1024 - 1;
 /// Longest name of a variable.
 const ENV_NAME_MAX: usize = 256;
 
@@ -178,6 +180,11 @@ fn program(exec: &ExecSpec) -> Result<(String, Vec<String>), Refusal> {
     }
     let mut argv = vec![interpreter.to_owned()];
     match &exec.code {
+        Some(code) if code.contains('\0') => return Err(invalid("exec.code", "contains a NUL byte")),
+        Some(code) if code.len() > CODE_MAX => {
+            let problem = "longer than 128 KiB; send it in inputs and run it with args";
+            return Err(invalid("exec.code", problem));
+        }
         Some(code) => {
             argv.extend([flag.to_owned(), code.clone()]);
             if exec.kind == Kind::Shell && !exec.args.is_empty() {
@@ -237,17 +244,20 @@ fn working_directory(cwd: Option<&str>) -> Result<String, Refusal> {
     Ok(if normal == "." { String::new() } else { normal })
 }
 
-fn decoded(field: &str, text: Option<&String>, base64: Option<&String>) -> Result<Option<Vec<u8>>, Refusal> {
+/// Content given as text or as base64, under the two names it has on the wire.
+fn decoded(names: [String; 2], text: Option<&String>, base64: Option<&String>) -> Result<Option<Vec<u8>>, Refusal> {
+    let [text_field, base64_field] = names;
     match (text, base64) {
-        (Some(_), Some(_)) => Err(invalid(field, "given as text and as base64; choose one")),
+        (Some(_), Some(_)) => Err(invalid(base64_field, format!("given beside {text_field}; choose one"))),
         (Some(text), None) => Ok(Some(text.clone().into_bytes())),
-        (None, Some(encoded)) => BASE64.decode(encoded).map(Some).map_err(|error| invalid(field, error)),
+        (None, Some(encoded)) => BASE64.decode(encoded).map(Some).map_err(|error| invalid(base64_field, error)),
         (None, None) => Ok(None),
     }
 }
 
 fn standard_input(request: &ExecRequest) -> Result<Vec<u8>, Refusal> {
-    decoded("stdin", request.stdin.as_ref(), request.stdin_base64.as_ref()).map(Option::unwrap_or_default)
+    let names = ["stdin", "stdin_base64"].map(str::to_owned);
+    decoded(names, request.stdin.as_ref(), request.stdin_base64.as_ref()).map(Option::unwrap_or_default)
 }
 
 fn inputs(asked: &[Input]) -> Result<Vec<InputFile>, Refusal> {
@@ -265,7 +275,8 @@ fn inputs(asked: &[Input]) -> Result<Vec<InputFile>, Refusal> {
         if files.iter().any(|file| file.path == path) {
             return Err(invalid(field, "the same file twice"));
         }
-        let content = decoded(&format!("inputs[{place}]"), input.text.as_ref(), input.base64.as_ref())?
+        let names = ["text", "base64"].map(|name| format!("inputs[{place}].{name}"));
+        let content = decoded(names, input.text.as_ref(), input.base64.as_ref())?
             .ok_or_else(|| invalid(format!("inputs[{place}]"), "has neither text nor base64"))?;
         files.push(InputFile { path, content });
     }

@@ -140,8 +140,8 @@ pub(super) fn read_directory(directory: &Path) -> Result<Vec<(PathBuf, String)>,
         .collect()
 }
 
-/// Reads and checks one profile.
-pub(super) fn parse(path: &Path, text: &str) -> Result<Profile, ProfileError> {
+/// Reads and checks one profile. `path` is only for the words of an error.
+pub fn parse(path: &Path, text: &str) -> Result<Profile, ProfileError> {
     let raw: RawProfile = toml::from_str(text).map_err(|error| {
         let offset = error.span().map_or(0, |span| span.start);
         let line = text[..offset.min(text.len())].matches('\n').count() + 1;

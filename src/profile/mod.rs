@@ -7,7 +7,7 @@
 
 mod file;
 
-pub use file::ProfileError;
+pub use file::{ProfileError, parse};
 
 use crate::model::{Capability, Layer, Limits, Rootfs, Tcp};
 use std::collections::BTreeMap;

@@ -11,7 +11,7 @@
 
 use crate::model::{ExecId, Principal, ProjectId};
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, OpenHow, ResolveFlag, openat2};
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, OpenHow, ResolveFlag, openat2, renameat};
 use nix::sys::stat::{Mode, mkdirat};
 use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 use std::fs::File;
@@ -196,7 +196,8 @@ fn check_cwd(work: &OwnedFd, cwd: &str) -> Result<(), WorkspaceError> {
     match open_directory(work, cwd) {
         Ok(_) => Ok(()),
         Err(Errno::ENOENT | Errno::ENOTDIR) => Err(WorkspaceError::Missing("exec.cwd")),
-        Err(Errno::ELOOP | Errno::EXDEV) => Err(WorkspaceError::Boundary("exec.cwd")),
+        // EACCES: a program locked the directory for its owner, who we are.
+        Err(Errno::ELOOP | Errno::EXDEV | Errno::EACCES) => Err(WorkspaceError::Boundary("exec.cwd")),
         Err(errno) => Err(host("open the working directory")(errno)),
     }
 }
@@ -211,10 +212,18 @@ fn write_input(area: &OwnedFd, path: &str, content: &[u8]) -> Result<(), Workspa
     for parent in parents.split('/').filter(|name| !name.is_empty()) {
         directory = make_directory(&directory, parent, 0o755).map_err(refused)?;
     }
-    let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_TRUNC;
+    // Beside, then renamed: a file of that name may be running in another exec, and nobody ever sees half of one.
+    let beside = format!(".{}.new", ExecId::generate());
+    let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL;
     // Executable: an input may be a program, and the area is read-only inside.
-    let file = open_beneath(&directory, name, flags, Mode::from_bits_truncate(0o755)).map_err(refused)?;
-    File::from(file).write_all(content).map_err(|source| WorkspaceError::Host { what: "write an input", source })
+    let file = open_beneath(&directory, &beside, flags, Mode::from_bits_truncate(0o755)).map_err(refused)?;
+    let written =
+        File::from(file).write_all(content).map_err(|source| WorkspaceError::Host { what: "write an input", source });
+    let placed = written.and_then(|()| renameat(&directory, beside.as_str(), &directory, name).map_err(refused));
+    if placed.is_err() {
+        let _ = unlinkat(&directory, beside.as_str(), UnlinkatFlags::NoRemoveDir); // the error that counts is the first
+    }
+    placed
 }
 
 #[cfg(test)]

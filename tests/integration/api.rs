@@ -309,9 +309,9 @@ fn inputs_stay_in_their_area() {
         invalid(at("."), "inputs[0].path"),
         invalid(at("a/.."), "inputs[0].path"),
         invalid(truth(json!({"inputs": [{"path": "x"}]})), "inputs[0]"),
-        invalid(truth(json!({"inputs": [{"path": "x", "text": "", "base64": ""}]})), "inputs[0]"),
+        invalid(truth(json!({"inputs": [{"path": "x", "text": "", "base64": ""}]})), "inputs[0].base64"),
         invalid(truth(json!({"inputs": [{"path": "x", "text": ""}, {"path": "./x", "text": ""}]})), "inputs[1].path"),
-        invalid(truth(json!({"stdin": "", "stdin_base64": ""})), "stdin"),
+        invalid(truth(json!({"stdin": "", "stdin_base64": ""})), "stdin_base64"),
         invalid(truth(json!({"inputs": vec![json!({"path": "x", "text": ""}); 2000]})), "inputs"),
     ]);
     for id in ["", ".", "..", ".hidden", "a/b", "a b", "a\0b", &"x".repeat(65)] {

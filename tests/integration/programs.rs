@@ -163,13 +163,17 @@ fn python_ssl_with_the_hosts_certificates() {
 fn python_tempfile_pty_and_the_rest_of_the_box() {
     let code = r#"
 import getpass, hashlib, os, pathlib, platform, pty, pwd, signal, socket, tempfile, time, zoneinfo
+def whole_line(fd):
+    line = b""
+    while not line.endswith(b"\n"): line += os.read(fd, 100)
+    return line
 with tempfile.NamedTemporaryFile("w+") as file:
     file.write("x" * 100); file.flush(); print(os.path.getsize(file.name), file.name.startswith("/tmp/"))
 with tempfile.TemporaryDirectory() as name: print(pathlib.Path(name, "a").write_text("b"))
-master, slave = pty.openpty(); os.write(slave, b"tty\n"); print(os.read(master, 10), os.ttyname(slave)[:9])
+master, slave = pty.openpty(); os.write(slave, b"tty\n"); print(whole_line(master), os.ttyname(slave)[:9])
 pid, fd = pty.fork()
 if pid == 0: os.execlp("tty", "tty")
-print(os.read(fd, 100).decode().strip()[:9], os.waitpid(pid, 0)[1])
+print(whole_line(fd).decode().strip()[:9], os.waitpid(pid, 0)[1])
 print(getpass.getuser(), os.getuid(), pwd.getpwuid(os.getuid()).pw_dir, socket.gethostname(), os.getcwd())
 signal.signal(signal.SIGALRM, lambda *_: print("alarm")); signal.setitimer(signal.ITIMER_REAL, 0.05); time.sleep(0.3)
 print(hashlib.sha256(os.urandom(32)).digest_size, platform.system(), pathlib.Path.home(), len(os.sched_getaffinity(0)) > 0)
@@ -190,7 +194,7 @@ diff <(printf 'a\nb\n') <(printf 'a\nc\n') || echo "differ $?"
 tee >(cat >&2) < /etc/hostname > /dev/null
 exec 5<> /tmp/both; echo five >&5; cat /tmp/both
 echo again > /dev/stdout; echo err > /dev/stderr; echo null > /dev/null
-for i in {1..3}; do (exit $i) & done; wait; jobs; trap 'echo bye' EXIT
+for i in {1..3}; do (exit $i) & done; wait; trap 'echo bye' EXIT
 coproc cat; echo co >&"${COPROC[1]}"; read -r line <&"${COPROC[0]}"; echo $line
 [[ -r /dev/urandom && ! -e /dev/sda && -w /dev/full ]] && echo devices
 "#;
