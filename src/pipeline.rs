@@ -5,15 +5,18 @@
 //! leave it half-ended.
 #![forbid(unsafe_code)]
 
-use crate::executor::{Executor, RunError};
-use crate::model::{ExecId, ExecRequest, Outcome, Principal};
+use crate::executor::{Executor, ProfileState, RunError, Under};
+use crate::model::{ExecId, ExecRequest, Outcome, Principal, SeccompReport};
 use crate::policy::{Permit, Refusal, judge};
 use crate::profile::Profiles;
 use std::collections::HashMap;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
+/// How often an exec is judged again when the profiles change under it; each time takes a whole reload.
+const JUDGEMENTS_MAX: usize = 3;
 /// What a caller of a full daemon is told to wait: about the time of a short exec.
 const RETRY_AFTER_MS: u64 = 250;
 
@@ -28,6 +31,29 @@ pub enum Failure {
     Internal,
 }
 
+/// The profiles as they are in force: what the front judges by and the warden enforces.
+#[derive(Debug)]
+pub struct InForce {
+    /// The profiles.
+    pub profiles: Profiles,
+    /// The filter of each.
+    pub filters: Vec<SeccompReport>,
+    /// Whether the host has what each requires.
+    pub states: Vec<ProfileState>,
+    /// Number of this set, as the warden knows it.
+    pub set: u64,
+    /// Hash over all of it, for evidence.
+    pub version_hash: String,
+    /// Why a newer set could not be put in force, if so.
+    pub error: Option<String>,
+}
+
+/// Where the profiles in force come from. Asked for every exec, so that the next request sees a changed file.
+pub trait Source: Send + Sync {
+    /// The set in force now.
+    fn current(&self) -> Pin<Box<dyn Future<Output = Arc<InForce>> + Send + '_>>;
+}
+
 /// An exec that ran.
 #[derive(Debug)]
 pub struct Finished {
@@ -39,6 +65,14 @@ pub struct Finished {
     pub outcome: Outcome,
 }
 
+/// A request with the permit that a set of profiles gave it.
+struct Judged {
+    principal: Principal,
+    request: ExecRequest,
+    in_force: Arc<InForce>,
+    permit: Permit,
+}
+
 /// One exec that is queued or running.
 struct Live {
     principal: Principal,
@@ -46,7 +80,7 @@ struct Live {
 }
 
 struct Shared {
-    profiles: Profiles,
+    source: Arc<dyn Source>,
     executor: Executor,
     places: Arc<Semaphore>,
     places_total: usize,
@@ -90,9 +124,9 @@ impl Shared {
 impl Pipeline {
     /// A pipeline with `places` execs at once and `queue_max` waiting.
     #[must_use]
-    pub fn new(profiles: Profiles, executor: Executor, places: usize, queue_max: usize) -> Self {
+    pub fn new(source: Arc<dyn Source>, executor: Executor, places: usize, queue_max: usize) -> Self {
         Self(Arc::new(Shared {
-            profiles,
+            source,
             executor,
             places: Arc::new(Semaphore::new(places)),
             places_total: places,
@@ -105,7 +139,8 @@ impl Pipeline {
 
     /// One exec from request to outcome.
     pub async fn exec(&self, principal: &Principal, request: &ExecRequest) -> Result<Finished, Failure> {
-        let permit = judge(principal, &self.0.profiles, request).map_err(Failure::Refused)?;
+        let in_force = self.0.source.current().await;
+        let permit = judge(principal, &in_force.profiles, request).map_err(Failure::Refused)?;
         if self.0.draining.load(Ordering::Relaxed) {
             return Err(Failure::Refused(Refusal::Draining));
         }
@@ -116,7 +151,8 @@ impl Pipeline {
         let listed = Listed { shared: self.0.clone(), exec };
 
         let cancel_with_caller = CancelOnDrop(cancel.clone());
-        let task = tokio::spawn(self.clone().carry_out(listed, permit, cancel));
+        let judged = Judged { principal: principal.clone(), request: request.clone(), in_force, permit };
+        let task = tokio::spawn(self.clone().carry_out(listed, judged, cancel));
         let finished = task.await.unwrap_or_else(|panic| {
             tracing::error!(%panic, "the task of an exec panicked");
             Err(Failure::Internal)
@@ -125,15 +161,34 @@ impl Pipeline {
         finished
     }
 
-    async fn carry_out(self, listed: Listed, permit: Permit, cancel: Arc<Notify>) -> Result<Finished, Failure> {
+    async fn carry_out(self, listed: Listed, mut judged: Judged, cancel: Arc<Notify>) -> Result<Finished, Failure> {
         let place = tokio::select! {
             place = self.admit() => place.map_err(Failure::Refused)?,
             () = cancel.notified() => return Err(Failure::Refused(Refusal::NoSuchExec)),
         };
-        let outcome = self.0.executor.run(&listed.exec, &permit, &cancel).await.map_err(Failure::Run)?;
-        drop(place);
-        tracing::info!(exec = %listed.exec, profile = permit.profile_id(), ending = ?outcome.ending, "exec ended");
-        Ok(Finished { exec: listed.exec.clone(), profile: permit.profile_id().to_owned(), outcome })
+        for _ in 0..JUDGEMENTS_MAX {
+            let Judged { in_force, permit, .. } = &judged;
+            let filter = in_force.filters[usize::from(permit.profile_index())].clone();
+            let under = Under { set: in_force.set, filter };
+            match self.0.executor.run(&listed.exec, permit, &under, &cancel).await {
+                // The profiles changed between judgement and run: what is judged and what is enforced must be one.
+                Err(RunError::Overtaken) => judged = self.judge_again(judged).await.map_err(Failure::Refused)?,
+                Err(error) => return Err(Failure::Run(error)),
+                Ok(outcome) => {
+                    drop(place);
+                    let profile = permit.profile_id().to_owned();
+                    tracing::info!(exec = %listed.exec, profile, ending = ?outcome.ending, "exec ended");
+                    return Ok(Finished { exec: listed.exec.clone(), profile, outcome });
+                }
+            }
+        }
+        Err(Failure::Run(RunError::Overtaken))
+    }
+
+    async fn judge_again(&self, judged: Judged) -> Result<Judged, Refusal> {
+        let in_force = self.0.source.current().await;
+        let permit = judge(&judged.principal, &in_force.profiles, &judged.request)?;
+        Ok(Judged { in_force, permit, ..judged })
     }
 
     /// A place to run in: at once, after a wait in the bounded queue, or not.
@@ -190,9 +245,8 @@ impl Pipeline {
     }
 
     /// The profiles in force.
-    #[must_use]
-    pub fn profiles(&self) -> &Profiles {
-        &self.0.profiles
+    pub async fn in_force(&self) -> Arc<InForce> {
+        self.0.source.current().await
     }
 }
 

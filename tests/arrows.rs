@@ -9,11 +9,13 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("policy", &["policy", "profile", "model"]),
     ("workspace", &["workspace", "model"]),
     ("isolation", &["isolation", "model"]),
+    ("ledger", &["ledger", "model", "policy"]),
     ("executor", &["executor", "policy", "isolation", "workspace", "model"]),
     ("pipeline", &["pipeline", "executor", "policy", "profile", "model"]),
     // The error mapping names the faults of the layers below; handlers themselves only speak to the pipeline.
     ("api", &["api", "pipeline", "executor", "isolation", "policy", "profile", "workspace", "model"]),
-    ("ctl", &["ctl", "api::wire", "model"]),
+    // `profile check` reads a file without a daemon, with the parser that the daemon uses.
+    ("ctl", &["ctl", "api::wire", "profile", "model"]),
 ];
 
 /// Files that may hold `unsafe`; everything else forbids it.

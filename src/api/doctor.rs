@@ -1,11 +1,11 @@
 //! `GET /v1/doctor`: each thing a sandbox needs, its state and, where it is less than it should be, the cure.
 
 use super::wire::{Check, CheckState, DoctorAnswer};
-use crate::executor::HostReport;
+use crate::executor::{HostReport, ProfileState};
 use crate::isolation::landlock;
 use crate::isolation::probe::Kernel;
-use crate::isolation::warden::ProfileState;
 use crate::model::{CgroupMode, Hold, Layer};
+use crate::pipeline::InForce;
 use nix::errno::Errno;
 use std::sync::Arc;
 
@@ -13,7 +13,6 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Doctor {
     host: Arc<HostReport>,
-    profiles: Vec<(String, ProfileState)>,
 }
 
 fn check(name: &str, state: CheckState, found: impl Into<String>, cure: impl Into<String>) -> Check {
@@ -28,8 +27,8 @@ fn whether(holds: bool) -> CheckState {
 impl Doctor {
     /// A doctor over what start-up found.
     #[must_use]
-    pub fn new(host: Arc<HostReport>, profiles: Vec<(String, ProfileState)>) -> Self {
-        Self { host, profiles }
+    pub fn new(host: Arc<HostReport>) -> Self {
+        Self { host }
     }
 
     /// What start-up found of the host.
@@ -38,26 +37,21 @@ impl Doctor {
         &self.host
     }
 
-    /// Profiles that can be used.
-    #[must_use]
-    pub fn usable_profiles(&self) -> Vec<String> {
-        let usable = self.profiles.iter().filter(|(_, state)| *state == ProfileState::Usable);
-        usable.map(|(id, _)| id.clone()).collect()
-    }
-
     /// All checks.
     #[must_use]
-    pub fn answer(&self) -> DoctorAnswer {
+    pub fn answer(&self, in_force: &InForce) -> DoctorAnswer {
         let mut checks = vec![check("kernel", CheckState::Ok, format!("Linux {}", self.host.kernel.release), "")];
         checks.extend(self.namespaces());
         checks.push(self.landlock());
         let seccomp = self.host.kernel.seccomp;
         let found = if seccomp { "filters can be loaded" } else { "no filters" };
         checks.push(check("seccomp", whether(seccomp), found, Kernel::cure(Layer::Seccomp)));
-        checks.push(self.privileges());
+        checks.push(privileges(in_force));
         checks.extend(self.cgroups());
         checks.push(self.workspace());
-        checks.extend(self.profiles.iter().map(|(id, state)| profile_check(id, state)));
+        checks.push(profiles_check(in_force));
+        let profiles = in_force.profiles.iter().zip(&in_force.states);
+        checks.extend(profiles.map(|(profile, state)| profile_check(&profile.id, state)));
         DoctorAnswer { ok: checks.iter().all(|check| check.state != CheckState::Failed), checks }
     }
 
@@ -80,12 +74,6 @@ impl Doctor {
         let missing = landlock::missing(abi).join(", ");
         let found = if missing.is_empty() { format!("ABI {abi}") } else { format!("ABI {abi}, lacks {missing}") };
         check("landlock", state, found, Kernel::cure(Layer::Landlock))
-    }
-
-    fn privileges(&self) -> Check {
-        let missing = self.profiles.iter().any(|(_, state)| *state == ProfileState::Missing(Layer::Privileges));
-        let found = if missing { "a trial sandbox kept some" } else { "a trial sandbox gave all of them up" };
-        check("privileges", whether(!missing), found, Kernel::cure(Layer::Privileges))
     }
 
     fn cgroups(&self) -> impl Iterator<Item = Check> {
@@ -112,6 +100,23 @@ impl Doctor {
                 let found = format!("id-mapped mounts fail: {}", Errno::from_raw(raw).desc());
                 check("workspace", CheckState::Failed, found, Kernel::cure(Layer::Workspace))
             }
+        }
+    }
+}
+
+fn privileges(in_force: &InForce) -> Check {
+    let missing = in_force.states.contains(&ProfileState::Missing(Layer::Privileges));
+    let found = if missing { "a trial sandbox kept some" } else { "a trial sandbox gave all of them up" };
+    check("privileges", whether(!missing), found, Kernel::cure(Layer::Privileges))
+}
+
+/// The files as a whole: a bad one keeps the last good set in force.
+fn profiles_check(in_force: &InForce) -> Check {
+    match &in_force.error {
+        None => check("profiles", CheckState::Ok, format!("{} in force", in_force.profiles.ids().len()), ""),
+        Some(error) => {
+            let found = format!("the last good set is in force: {error}");
+            check("profiles", CheckState::Failed, found, "mend the file; it is read again when it changes or on SIGHUP")
         }
     }
 }

@@ -254,6 +254,11 @@ impl From<RunError> for ApiError {
         match error {
             RunError::Words(error) => error.into(),
             RunError::Workspace(error) => error.into(),
+            RunError::Overtaken => {
+                let message = "the profiles changed while the exec was being started; try again";
+                let (status, class) = (StatusCode::SERVICE_UNAVAILABLE, Class::Unavailable);
+                Self::new(status, "profiles_changed", class, message).retryable()
+            }
             RunError::Refused(refused) => refused.into(),
             RunError::Layer(fault) => match fault.step.layer() {
                 Some(layer) => Self::layer_missing(layer, fault),

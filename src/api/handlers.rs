@@ -3,9 +3,10 @@
 use super::access::{Access, Peer};
 use super::doctor::Doctor;
 use super::error::ApiError;
-use super::wire::{ExecAnswer, HealthAnswer};
-use crate::model::{ExecId, ExecRequest, Object, Principal};
-use crate::pipeline::Pipeline;
+use super::wire::{ExecAnswer, HealthAnswer, ProfileAnswer, ProfilesAnswer};
+use crate::executor::ProfileState;
+use crate::model::{ExecId, ExecRequest, Object, Principal, Rootfs};
+use crate::pipeline::{InForce, Pipeline};
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, FromRequest, Path, Request, State as AxumState};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
@@ -42,6 +43,8 @@ pub fn router(state: State) -> Router {
         .route("/v1/execs/{id}", delete(cancel_exec))
         .route("/v1/health", get(health))
         .route("/v1/doctor", get(doctor))
+        .route("/v1/profiles", get(list_profiles))
+        .route("/v1/profiles/{id}", get(show_profile))
         .fallback(|Extension(RequestId(id))| async move { ApiError::not_found().of_request(&id) })
         .method_not_allowed_fallback(|Extension(RequestId(id))| async move {
             ApiError::method_not_allowed().of_request(&id)
@@ -157,6 +160,7 @@ async fn cancel_exec(
 
 async fn health(AxumState(state): AxumState<State>) -> Json<HealthAnswer> {
     let pipeline = &state.pipeline;
+    let in_force = pipeline.in_force().await;
     let host = state.doctor.host();
     Json(HealthAnswer {
         status: if pipeline.draining() { "draining" } else { "ok" }.to_owned(),
@@ -165,15 +169,68 @@ async fn health(AxumState(state): AxumState<State>) -> Json<HealthAnswer> {
         landlock_abi: host.kernel.landlock_abi,
         cgroup_mode: host.cgroup_mode,
         controllers: host.cgroup_layers.iter().map(|layer| layer.name().to_owned()).collect(),
-        profiles: state.doctor.usable_profiles(),
+        profiles: usable(&in_force),
+        policy_version_hash: in_force.version_hash.clone(),
+        profiles_error: in_force.error.clone(),
         running: pipeline.running(),
         queued: pipeline.queued(),
-        healthy: state.doctor.answer().ok,
+        healthy: state.doctor.answer(&in_force).ok,
     })
 }
 
 async fn doctor(AxumState(state): AxumState<State>) -> Response {
-    Json(state.doctor.answer()).into_response()
+    Json(state.doctor.answer(&*state.pipeline.in_force().await)).into_response()
+}
+
+/// Profiles whose every required layer is there.
+fn usable(in_force: &InForce) -> Vec<String> {
+    let profiles = in_force.profiles.iter().zip(&in_force.states);
+    let usable = profiles.filter(|(_, state)| **state == ProfileState::Usable);
+    usable.map(|(profile, _)| profile.id.clone()).collect()
+}
+
+/// A profile as it is enforced.
+fn profile_answer(in_force: &InForce, place: usize) -> Option<ProfileAnswer> {
+    let profile = in_force.profiles.iter().nth(place)?;
+    Some(ProfileAnswer {
+        id: profile.id.clone(),
+        description: profile.description.clone(),
+        hash: profile.hash(),
+        state: match in_force.states.get(place)? {
+            ProfileState::Usable => "usable".to_owned(),
+            ProfileState::Missing(layer) => format!("layer {} is missing", layer.name()),
+            ProfileState::NoRoot => "its root tree could not be built".to_owned(),
+        },
+        rootfs: match &profile.rootfs {
+            Rootfs::Host => "host".to_owned(),
+            Rootfs::Directory(path) => path.display().to_string(),
+        },
+        capabilities: profile.capabilities.clone(),
+        require: profile.require.clone(),
+        landlock_min_abi: profile.landlock_min_abi,
+        seccomp: in_force.filters.get(place)?.clone(),
+        tcp: profile.tcp,
+        limits: profile.limits,
+        env: profile.env.clone(),
+    })
+}
+
+async fn list_profiles(AxumState(state): AxumState<State>) -> Json<ProfilesAnswer> {
+    let in_force = state.pipeline.in_force().await;
+    let places = 0..in_force.profiles.iter().len();
+    let items = places.filter_map(|place| profile_answer(&in_force, place)).collect();
+    Json(ProfilesAnswer { items, next_cursor: None })
+}
+
+async fn show_profile(
+    AxumState(state): AxumState<State>,
+    Extension(RequestId(id)): Extension<RequestId>,
+    Path(profile): Path<String>,
+) -> Result<Json<ProfileAnswer>, ApiError> {
+    let in_force = state.pipeline.in_force().await;
+    let place = in_force.profiles.find(&profile).map(|(place, _)| usize::from(place));
+    let found = place.and_then(|place| profile_answer(&in_force, place));
+    found.map(Json).ok_or_else(|| ApiError::not_found().of_request(&id))
 }
 
 #[cfg(test)]

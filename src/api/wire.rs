@@ -1,9 +1,12 @@
 //! What goes over the wire beside the request: answers, errors, health. `sandboxctl` sees only this and `model`.
 
-use crate::model::{Ending, Enforcement, LimitHit, Outcome, Output, Usage};
+use crate::model::{
+    CapabilitySet, Ending, Enforcement, Layer, LimitHit, Limits, Outcome, Output, SeccompReport, Tcp, Usage,
+};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Answer to an exec that ran, whatever its program did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -159,12 +162,56 @@ pub struct HealthAnswer {
     pub controllers: Vec<String>,
     /// Profiles that can be used.
     pub profiles: Vec<String>,
+    /// Hash over all profiles in force.
+    #[serde(default)]
+    pub policy_version_hash: String,
+    /// Why a newer set of profiles is not in force, if so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profiles_error: Option<String>,
     /// Execs that are running.
     pub running: usize,
     /// Execs that wait for a place.
     pub queued: usize,
     /// Whether every check of the doctor passed.
     pub healthy: bool,
+}
+
+/// `GET /v1/profiles/{id}`: a profile as it is enforced.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProfileAnswer {
+    /// Its name.
+    pub id: String,
+    /// For whom it is.
+    pub description: String,
+    /// SHA-256 of everything it says.
+    pub hash: String,
+    /// `usable`, or what this host lacks for it.
+    pub state: String,
+    /// `host` or a directory.
+    pub rootfs: String,
+    /// What callers may do: `shell` is all of it, `filesystem:read` one operation.
+    pub capabilities: CapabilitySet,
+    /// Layers without which nothing runs.
+    pub require: Vec<Layer>,
+    /// Landlock ABI from which that layer counts as there.
+    pub landlock_min_abi: u32,
+    /// Its filter.
+    pub seccomp: SeccompReport,
+    /// TCP inside.
+    pub tcp: Tcp,
+    /// The most any run may have.
+    pub limits: Limits,
+    /// Environment of every program.
+    pub env: BTreeMap<String, String>,
+}
+
+/// `GET /v1/profiles`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProfilesAnswer {
+    /// All of them.
+    pub items: Vec<ProfileAnswer>,
+    /// Always null: there are few.
+    pub next_cursor: Option<String>,
 }
 
 #[cfg(test)]

@@ -73,6 +73,8 @@ pub enum Verb {
     Doctor(commands::doctor::Doctor),
     /// Say whether the daemon is well
     Health(commands::health::Health),
+    /// List, show and check profiles
+    Profile(commands::profile::Profile),
 }
 
 /// For whom the answer is.
@@ -130,6 +132,7 @@ pub async fn perform(verb: Verb, context: &Context) -> u8 {
         Verb::Shell(shell) => shell.perform(context).await,
         Verb::Doctor(doctor) => doctor.perform(context).await,
         Verb::Health(health) => health.perform(context).await,
+        Verb::Profile(profile) => profile.perform(context).await,
     };
     done.unwrap_or_else(|error| {
         error.say(context);

@@ -1,11 +1,10 @@
 //! The front's life: from the moment it is nobody to the moment it has ended everything.
 
+use super::rules::{Files, Rules};
 use super::{Config, Places};
 use crate::api::{Access, Doctor, State, router, serve};
 use crate::executor::{Executor, HostReport, Warden};
-use crate::isolation::warden::ProfileState;
-use crate::pipeline::Pipeline;
-use crate::profile::Profiles;
+use crate::pipeline::{InForce, Pipeline};
 use crate::workspace::Store;
 use anyhow::Context;
 use nix::fcntl::Flock;
@@ -26,9 +25,9 @@ const DRAIN_LOOK: Duration = Duration::from_millis(10);
 /// What start-up hands over.
 pub(super) struct Parts {
     pub config: Config,
-    pub profiles: Profiles,
+    pub files: Files,
+    pub in_force: InForce,
     pub report: HostReport,
-    pub states: Vec<(String, ProfileState)>,
     pub access: Access,
     pub warden: OwnedFd,
     pub warden_pid: Pid,
@@ -50,16 +49,17 @@ pub(super) fn run(parts: Parts) -> anyhow::Result<i32> {
 }
 
 async fn serve_until_end(parts: Parts) -> anyhow::Result<i32> {
-    let Parts { config, profiles, report, states, access, warden, warden_pid, listener, places, _lock } = parts;
+    let Parts { config, files, in_force, report, access, warden, warden_pid, listener, places, _lock } = parts;
     let warden = Warden::connect(warden).context("the socket to the warden")?;
     let store = Arc::new(Store::open(&places.projects).context("the workspaces")?);
     let report = Arc::new(report);
     let executor = Executor::new(warden.clone(), store, report.clone());
-    let pipeline = Pipeline::new(profiles, executor, config.max_concurrent_execs, config.max_queued_execs);
-    let doctor = Arc::new(Doctor::new(report, states));
-    for check in doctor.answer().checks.iter().filter(|check| check.cure.is_some()) {
+    let doctor = Arc::new(Doctor::new(report));
+    for check in doctor.answer(&in_force).checks.iter().filter(|check| check.cure.is_some()) {
         tracing::warn!(check = check.name, found = check.found, cure = check.cure, "not all is as it should be");
     }
+    let rules = Arc::new(Rules::new(files, in_force, warden.clone()));
+    let pipeline = Pipeline::new(rules.clone(), executor, config.max_concurrent_execs, config.max_queued_execs);
     let state = State { pipeline: pipeline.clone(), access, doctor };
     let listener = tokio::net::UnixListener::from_std(listener).context("the socket")?;
     let (stop, stopped) = watch::channel(false);
@@ -68,10 +68,17 @@ async fn serve_until_end(parts: Parts) -> anyhow::Result<i32> {
 
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT")?;
-    let end = tokio::select! {
-        _ = terminate.recv() => End::Asked,
-        _ = interrupt.recv() => End::Asked,
-        () = warden.gone() => End::WardenGone,
+    let mut hang_up = signal(SignalKind::hangup()).context("SIGHUP")?;
+    let end = loop {
+        tokio::select! {
+            _ = terminate.recv() => break End::Asked,
+            _ = interrupt.recv() => break End::Asked,
+            () = warden.gone() => break End::WardenGone,
+            _ = hang_up.recv() => {
+                rules.ask();
+                let _ = pipeline.in_force().await; // reads now, so that the log has the result at once
+            }
+        }
     };
     // From here on nobody new gets in; whoever is in gets an answer.
     pipeline.drain();

@@ -1,6 +1,7 @@
 //! What start-up makes on the host: the service user, directories, the lock, the socket.
 
 use super::{Config, Places};
+use crate::isolation::idmap::BLOCKS;
 use anyhow::{Context, bail};
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::socket::{setsockopt, sockopt};
@@ -12,6 +13,12 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Where daemons of this host agree on uid ranges, whatever their run directories are.
+const RANGE_LOCKS: &str = "/run/sandboxd-ranges";
+/// How long a dying warden is waited for.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The user that the front runs as.
 #[derive(Debug, Clone, Copy)]
@@ -86,16 +93,38 @@ pub(super) fn make_directories(config: &Config, service: Service) -> anyhow::Res
     Ok(places)
 }
 
-/// One daemon per run directory.
+fn open_lock(path: &Path) -> anyhow::Result<File> {
+    let file = OpenOptions::new().create(true).truncate(false).write(true).open(path);
+    file.with_context(|| format!("could not open {}", path.display()))
+}
+
+/// One daemon per run directory. A warden whose front was killed holds it until its last sandbox is gone.
 pub(super) fn lock(places: &Places) -> anyhow::Result<Flock<File>> {
-    let file = OpenOptions::new().create(true).truncate(false).write(true).open(&places.lock_file);
-    let file = file.with_context(|| format!("could not open {}", places.lock_file.display()))?;
-    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| {
-        anyhow::anyhow!(
-            "{} is locked ({errno}): another sandboxd runs there; stop it or choose another run_dir",
-            places.lock_file.display()
-        )
-    })
+    let path = &places.lock_file;
+    let deadline = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match Flock::lock(open_lock(path)?, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => return Ok(lock),
+            Err(_) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(20)),
+            Err((_, errno)) => {
+                let path = path.display();
+                bail!("{path} is locked ({errno}): another sandboxd runs there; stop it or choose another run_dir")
+            }
+        }
+    }
+}
+
+/// A block of uid ranges that no other daemon of this host has, for as long as the lock is held.
+pub(super) fn claim_range_block() -> anyhow::Result<(u32, Flock<File>)> {
+    let directory = Path::new(RANGE_LOCKS);
+    make_directory(directory, 0o700, None)?;
+    for block in 0..BLOCKS {
+        let file = open_lock(&directory.join(block.to_string()))?;
+        if let Ok(lock) = Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            return Ok((block, lock));
+        }
+    }
+    bail!("all {BLOCKS} blocks of uid ranges are held by other daemons; stop some")
 }
 
 /// The listening socket. The lock is held, so one that is there belongs to a dead daemon.

@@ -16,6 +16,7 @@ mod config;
 mod front;
 mod host;
 mod privileges;
+mod rules;
 
 pub use config::{Arguments, Config, LogFormat};
 
@@ -23,17 +24,14 @@ use crate::api::Access;
 use crate::executor::HostReport;
 use crate::isolation::cgroup::Tree;
 use crate::isolation::probe::Kernel;
-use crate::isolation::seccomp;
 use crate::isolation::spawn::socket_pair;
 use crate::isolation::sys::{self, SingleThreaded};
-use crate::isolation::warden::setup::ProfileSheet;
 use crate::isolation::warden::{Ready, Setup, warden_main, wire};
-use crate::model::SeccompReport;
-use crate::profile::{Profile, Profiles};
 use anyhow::{Context, bail};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rules::Files;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// How long the warden may take to build its trees; a slow disk needs a second.
 const READY_TIMEOUT_MS: u16 = 30_000;
@@ -45,12 +43,13 @@ pub fn run(config: Config) -> anyhow::Result<i32> {
     if !nix::unistd::geteuid().is_root() {
         bail!("sandboxd must be started as root (it gives that up itself); use sudo or systemd");
     }
-    let profiles = Profiles::load(config.profiles_dir.as_deref()).context("the profiles")?;
-    let filters = compile_filters(&profiles, config.seccomp_dir.as_deref())?;
+    let files = files_of(&config);
+    let reading = files.read()?;
     let kernel = Kernel::probe();
     let service = host::ensure_service_user(&config.service_user)?;
     let places = host::make_directories(&config, service)?;
     let lock = host::lock(&places)?;
+    let (range_block, block_lock) = host::claim_range_block()?;
     let tree = Tree::make().context("the cgroup tree")?;
     let listener = host::listen(&places)?;
     host::write_pid(&places)?;
@@ -63,19 +62,19 @@ pub fn run(config: Config) -> anyhow::Result<i32> {
         cgroup_degraded: tree.degraded().to_vec(),
         kernel: kernel.clone(),
         idmap_errno: 0,
-        filters: filters
-            .iter()
-            .map(|filter| SeccompReport { filter: filter.name.clone(), hash: filter.hash.clone() })
-            .collect(),
     };
-    let sheets = profiles.iter().zip(filters).map(|(profile, filter)| sheet(profile, filter)).collect();
+    let for_warden = files.clone();
     let setup = Setup {
         front: theirs,
-        profiles: sheets,
+        load: Box::new(move || match for_warden.read() {
+            Ok(reading) => Ok(reading.into_sheets()),
+            Err(error) => Err(format!("{error:#}")),
+        }),
         kernel,
         tree,
         workspaces: places.projects.clone(),
         scratch: places.scratch.clone(),
+        range_block,
         service: (service.uid.as_raw(), service.gid.as_raw()),
     };
 
@@ -84,24 +83,28 @@ pub fn run(config: Config) -> anyhow::Result<i32> {
     let Some(warden_pid) = sys::fork_plain(&proof).context("could not fork the warden")? else {
         drop((ours, listener));
         // Not dropped: that would unlock it for both. The run directory is free when neither of us lives.
-        std::mem::forget(lock);
+        std::mem::forget((lock, block_lock));
         host::name_process(c"sandboxd-warden");
         sys::exit_now(warden_main(setup));
     };
+    // Held by the warden: the ranges are free when its last sandbox is gone with it.
+    std::mem::forget(block_lock);
     drop(setup); // the warden's end of the socket and the cgroup descriptors are its own
     let ready = await_ready(&ours)?;
     report.idmap_errno = ready.idmap_errno;
+    if ready.digest != reading.digest {
+        bail!("the profiles changed while the daemon started; start it again");
+    }
 
-    privileges::give_up(service, &places).context("could not give up root")?;
+    privileges::give_up(service, &places, &files).context("could not give up root")?;
     host::name_process(c"sandboxd-front");
     rustix::io::ioctl_fionbio(&ours, true).context("the socket to the warden")?;
-    let states = profiles.iter().map(|profile| profile.id.clone()).zip(ready.profiles).collect();
     let access = Access::new(config.access.clone());
     front::run(front::Parts {
         config,
-        profiles,
+        files,
+        in_force: reading.in_force(ready),
         report,
-        states,
         access,
         warden: ours,
         warden_pid,
@@ -113,38 +116,14 @@ pub fn run(config: Config) -> anyhow::Result<i32> {
 
 /// Checks config, profiles and filters without starting anything.
 pub fn check(config: &Config) -> anyhow::Result<i32> {
-    let profiles = Profiles::load(config.profiles_dir.as_deref()).context("the profiles")?;
-    compile_filters(&profiles, config.seccomp_dir.as_deref())?;
-    println!("config, {} profiles and their filters are good: {}", profiles.iter().len(), profiles.ids().join(", "));
+    let reading = files_of(config).read()?;
+    let ids = reading.profiles.ids();
+    println!("config, {} profiles and their filters are good: {}", ids.len(), ids.join(", "));
     Ok(0)
 }
 
-/// One filter per profile, in the order of the profiles. Shipped files and the operator's, which win.
-fn compile_filters(profiles: &Profiles, directory: Option<&Path>) -> anyhow::Result<Vec<seccomp::Filter>> {
-    let text_of = |name: &str| -> Option<String> {
-        let overriding = directory.map(|directory| directory.join(format!("{name}.toml")));
-        overriding.and_then(|path| std::fs::read_to_string(path).ok()).or_else(|| seccomp::shipped(name))
-    };
-    let compile = |profile: &Profile| {
-        let name = &profile.filter;
-        let text =
-            text_of(name).with_context(|| format!("profile {}: there is no seccomp filter {name:?}", profile.id))?;
-        let spec = seccomp::parse(name, &text, &text_of).with_context(|| format!("profile {}", profile.id))?;
-        spec.compile().with_context(|| format!("profile {}: filter {name}", profile.id))
-    };
-    profiles.iter().map(compile).collect()
-}
-
-fn sheet(profile: &Profile, filter: seccomp::Filter) -> ProfileSheet {
-    ProfileSheet {
-        id: profile.id.clone(),
-        rootfs: profile.rootfs.clone(),
-        limits: profile.limits,
-        tcp: profile.tcp,
-        filter,
-        require: profile.require.clone(),
-        landlock_min_abi: profile.landlock_min_abi,
-    }
+fn files_of(config: &Config) -> Files {
+    Files { profiles: config.profiles_dir.clone(), seccomp: config.seccomp_dir.clone() }
 }
 
 fn await_ready(socket: &OwnedFd) -> anyhow::Result<Ready> {

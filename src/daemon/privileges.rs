@@ -2,17 +2,19 @@
 
 use super::Places;
 use super::host::Service;
+use super::rules::Files;
 use crate::isolation::landlock::{Rules, kernel_abi};
 use crate::isolation::sys;
 use crate::model::Tcp;
 use anyhow::{Context, bail};
 use nix::unistd::{setgroups, setresgid, setresuid};
+use std::path::Path;
 
 /// What the front may read: users and groups for the access rules, libraries, its own /proc.
 const READABLE: &[&str] = &["/etc", "/usr", "/lib", "/lib64", "/proc", "/dev"];
 
 /// Becomes the service user for good: no capability in any set, no_new_privs, Landlocked to its own directories.
-pub(super) fn give_up(service: Service, places: &Places) -> anyhow::Result<()> {
+pub(super) fn give_up(service: Service, places: &Places, files: &Files) -> anyhow::Result<()> {
     sys::drop_bounding_set().context("the bounding set")?;
     sys::clear_ambient().context("the ambient set")?;
     setgroups(&[]).context("the groups")?;
@@ -21,21 +23,23 @@ pub(super) fn give_up(service: Service, places: &Places) -> anyhow::Result<()> {
     sys::clear_capabilities().context("the capability sets")?;
     sys::set_no_new_privs().context("no_new_privs")?;
     sys::set_not_dumpable().context("dumpable")?;
-    landlock_self(places)?;
+    landlock_self(places, files)?;
     if setresuid(nix::unistd::Uid::from_raw(0), nix::unistd::Uid::from_raw(0), nix::unistd::Uid::from_raw(0)).is_ok() {
         bail!("root could be had back");
     }
     Ok(())
 }
 
-fn landlock_self(places: &Places) -> anyhow::Result<()> {
+fn landlock_self(places: &Places, files: &Files) -> anyhow::Result<()> {
     let abi = kernel_abi();
     if abi == 0 {
         tracing::warn!("no Landlock in this kernel: the front is confined by its uid alone");
         return Ok(());
     }
     let mut rules = Rules::new(abi, Tcp::None).context("Landlock")?;
-    for path in READABLE.iter().filter(|path| std::path::Path::new(path).exists()) {
+    let readable = READABLE.iter().map(Path::new).chain(files.directories());
+    for path in readable.filter(|path| path.exists()) {
+        let path = path.to_str().context("directories have names in UTF-8")?;
         rules = rules.allow_read(path).with_context(|| format!("Landlock rule for {path}"))?;
     }
     for path in [&places.run_dir, &places.state_dir] {

@@ -1,7 +1,7 @@
 //! The front's side of the warden's socket: many runs over one SEQPACKET socket, answers told apart by number.
 
-use crate::isolation::warden::protocol::{Cause, Counted, MESSAGE_MAX, Refused, Reply, Request, Run, RunNumber};
-use crate::isolation::warden::wire;
+use crate::isolation::warden::protocol::{Cause, Counted, Refused, Reply, Request, Run, RunNumber};
+use crate::isolation::warden::{Ready, wire};
 use nix::errno::Errno;
 use std::collections::HashMap;
 use std::io;
@@ -17,6 +17,9 @@ use tokio::sync::{oneshot, watch};
 #[error("the warden is gone; the daemon restarts with a new one")]
 pub struct WardenGone;
 
+/// Longest reply: one byte per profile and a few dozen more.
+const REPLY_MAX: usize = 4096;
+
 type Accepted = oneshot::Sender<Result<OwnedFd, Refused>>;
 type Ended = oneshot::Sender<(Cause, Counted)>;
 
@@ -30,6 +33,8 @@ struct Shared {
     /// A SEQPACKET socket: datagrams with an order and an end. Tokio's datagram type only lends its readiness.
     socket: UnixDatagram,
     waiting: Mutex<HashMap<RunNumber, Waiting>>,
+    /// Who waits for a reload; one at a time.
+    reloading: Mutex<Option<oneshot::Sender<Option<Ready>>>>,
     next: AtomicU64,
     gone: watch::Sender<bool>,
 }
@@ -85,6 +90,7 @@ impl Warden {
         let shared = Arc::new(Shared {
             socket,
             waiting: Mutex::default(),
+            reloading: Mutex::default(),
             next: AtomicU64::new(1),
             gone: watch::Sender::new(false),
         });
@@ -137,6 +143,15 @@ impl Warden {
         }
     }
 
+    /// Has the warden read the profiles again. None: it could not, and the last good ones stay.
+    /// The caller sees to it that nobody else asks meanwhile.
+    pub async fn reload(&self) -> Result<Option<Ready>, WardenGone> {
+        let (reloaded, was_reloaded) = oneshot::channel();
+        *self.0.reloading.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(reloaded);
+        self.send(&Request::Reload.encode(), &[]).await?;
+        was_reloaded.await.map_err(|_| WardenGone)
+    }
+
     /// Asks the warden to end everything and leave.
     pub async fn shut_down(&self) {
         // If it is gone already, that is what was wanted.
@@ -146,7 +161,7 @@ impl Warden {
 
 /// Hands out the warden's answers until it is gone; then everybody who waits learns of it.
 async fn listen(shared: Arc<Shared>) {
-    let mut buffer = vec![0; MESSAGE_MAX.min(1024)];
+    let mut buffer = vec![0; REPLY_MAX];
     let why = loop {
         let received = shared.socket.async_io(Interest::READABLE, || {
             wire::receive(shared.socket.as_fd(), &mut buffer).map_err(io::Error::from)
@@ -163,6 +178,7 @@ async fn listen(shared: Arc<Shared>) {
     tracing::debug!(%why, "the warden is gone"); // whether that was wanted the front knows
     shared.gone.send_replace(true);
     shared.waiting().clear(); // every waiter's channel closes
+    drop(shared.reloading.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take());
 }
 
 impl Shared {
@@ -179,6 +195,12 @@ impl Shared {
             Reply::Refused(number, refused) => {
                 if let Some(accepted) = waiting.remove(&number).and_then(|run| run.accepted) {
                     let _ = accepted.send(Err(refused));
+                }
+            }
+            Reply::Reloaded(ready) => {
+                let reloading = self.reloading.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+                if let Some(reloading) = reloading {
+                    let _ = reloading.send(ready); // a caller that went away will ask again
                 }
             }
             Reply::Ended(number, cause, counted) => {

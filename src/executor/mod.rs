@@ -12,5 +12,6 @@ mod outcome;
 mod process;
 mod pump;
 
+pub use crate::isolation::warden::ProfileState;
 pub use client::{Warden, WardenGone};
-pub use process::{Executor, HostReport, RunError};
+pub use process::{Executor, HostReport, RunError, Under};

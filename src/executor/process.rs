@@ -32,8 +32,15 @@ pub struct HostReport {
     pub cgroup_degraded: Vec<String>,
     /// Errno of the trial id-mapped mount; 0 if it worked.
     pub idmap_errno: i32,
-    /// Name and hash of each profile's filter, in the order of the profiles.
-    pub filters: Vec<SeccompReport>,
+}
+
+/// What a run needs to know of the set of profiles it was judged under.
+#[derive(Debug, Clone)]
+pub struct Under {
+    /// The set, as the warden numbers it.
+    pub set: u64,
+    /// The profile's filter.
+    pub filter: SeccompReport,
 }
 
 /// Why no outcome came of a run.
@@ -45,6 +52,9 @@ pub enum RunError {
     /// Files.
     #[error(transparent)]
     Workspace(#[from] WorkspaceError),
+    /// The profiles changed between the judgement and the run; nothing was started. Judge again.
+    #[error("the profiles changed meanwhile")]
+    Overtaken,
     /// The warden refused; nothing was started.
     #[error("the warden refused the run: {0:?}")]
     Refused(Refused),
@@ -81,7 +91,13 @@ impl Executor {
     }
 
     /// Runs one program to its end. `cancel` ends it early and keeps what it wrote; dropping the future ends it too.
-    pub async fn run(&self, exec: &ExecId, permit: &Permit, cancel: &Notify) -> Result<Outcome, RunError> {
+    pub async fn run(
+        &self,
+        exec: &ExecId,
+        permit: &Permit,
+        under: &Under,
+        cancel: &Notify,
+    ) -> Result<Outcome, RunError> {
         let env = permit.env().iter().map(|(name, value)| format!("{name}={value}"));
         let words = Words::new(permit.command(), permit.cwd(), permit.argv(), env)?;
         let laid = self.lay(exec, permit).await?;
@@ -97,13 +113,17 @@ impl Executor {
         let run = Run {
             number: self.warden.number(),
             profile: permit.profile_index(),
+            set: under.set,
             exec: exec.clone(),
             limits: *permit.limits(),
             workspace,
             words,
         };
         let accepted = self.warden.run(run, vec![stdin_inside, stdout_inside, stderr_inside]).await?;
-        let Accept { status, mut ended, kill } = accepted.map_err(RunError::Refused)?;
+        let Accept { status, mut ended, kill } = accepted.map_err(|refused| match refused {
+            Refused::Profile => RunError::Overtaken,
+            refused => RunError::Refused(refused),
+        })?;
 
         let status = StatusSocket::new(status).map_err(RunError::Pipes)?;
         status.go();
@@ -135,7 +155,7 @@ impl Executor {
         let usage = usage(wall.as_millis(), &counted, bytes_in, stdout.total + stderr.total);
         Ok(Outcome {
             limits_hit: outcome::limits_hit(end.ending, limits, &counted, &stdout, &stderr),
-            enforcement: self.enforcement(permit),
+            enforcement: self.enforcement(permit, under),
             ending: end.ending,
             exit_code: end.exit_code,
             signal: end.signal,
@@ -157,7 +177,7 @@ impl Executor {
     }
 
     /// What stood around a run of this permit. Every layer fails closed, so what was planned is what held.
-    fn enforcement(&self, permit: &Permit) -> Enforcement {
+    fn enforcement(&self, permit: &Permit, under: &Under) -> Enforcement {
         let host = &self.host;
         let mut degraded = host.cgroup_degraded.clone();
         let report = landlock::report(host.kernel.landlock_abi);
@@ -175,7 +195,7 @@ impl Executor {
         Enforcement {
             namespaces: names.map(str::to_owned).to_vec(),
             landlock: report,
-            seccomp: host.filters[usize::from(permit.profile_index())].clone(),
+            seccomp: under.filter.clone(),
             cgroup: CgroupReport {
                 mode: host.cgroup_mode,
                 controllers: host.cgroup_layers.iter().map(|layer| layer.name().to_owned()).collect(),

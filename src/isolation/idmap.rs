@@ -21,8 +21,10 @@ use super::plan::INSIDE_UID;
 const FIRST_HOST_ID: u32 = 1_900_000_000;
 /// Ids set aside per range; two are mapped.
 const IDS_PER_RANGE: u32 = 64;
-/// Ranges in all: more sandboxes than one host can run at once.
-const RANGES: u32 = 65_536;
+/// Ranges of one daemon: as many as it may have runs.
+const RANGES: u32 = 1024;
+/// Daemons that can share a host; each has a block of ranges to itself.
+pub const BLOCKS: u32 = 64;
 
 /// A range that one live sandbox holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -48,6 +50,7 @@ pub struct Ranges {
     /// Free ones below `next`, the lowest last, so that cached maps are used again.
     free: Vec<Range>,
     next: u32,
+    end: u32,
     maps: HashMap<Range, OwnedFd>,
     /// /proc of the host: the warden's own root has one, but a descriptor needs no name.
     proc_dir: OwnedFd,
@@ -56,16 +59,18 @@ pub struct Ranges {
 }
 
 impl Ranges {
-    /// All ranges free. `proc_dir` is the host's /proc.
+    /// All ranges of a block free. `proc_dir` is the host's /proc; the caller holds the block.
     #[must_use]
-    pub fn new(proc_dir: OwnedFd, service_uid: u32, service_gid: u32) -> Self {
-        Self { free: Vec::new(), next: 0, maps: HashMap::new(), proc_dir, service_uid, service_gid }
+    pub fn new(proc_dir: OwnedFd, block: u32, service_uid: u32, service_gid: u32) -> Self {
+        assert!(block < BLOCKS, "there are {BLOCKS} blocks");
+        let next = block * RANGES;
+        Self { free: Vec::new(), next, end: next + RANGES, maps: HashMap::new(), proc_dir, service_uid, service_gid }
     }
 
     /// Takes a range that nobody holds.
     pub fn take(&mut self) -> Option<Range> {
         self.free.pop().or_else(|| {
-            (self.next < RANGES).then(|| {
+            (self.next < self.end).then(|| {
                 self.next += 1;
                 Range(self.next - 1)
             })
@@ -126,14 +131,14 @@ impl Ranges {
 mod tests {
     use super::*;
 
-    fn ranges() -> Ranges {
+    fn ranges(block: u32) -> Ranges {
         let proc_dir = nix::fcntl::open("/proc", OFlag::O_PATH | OFlag::O_DIRECTORY, Mode::empty()).expect("/proc");
-        Ranges::new(proc_dir, 100, 100)
+        Ranges::new(proc_dir, block, 100, 100)
     }
 
     #[test]
     fn no_two_live_ranges_share_an_id() {
-        let mut ranges = ranges();
+        let mut ranges = ranges(0);
         let held: Vec<Range> = (0..1000).map_while(|_| ranges.take()).collect();
         let mut ids: Vec<u32> = held.iter().flat_map(|range| [range.host_root(), range.host_user()]).collect();
         ids.sort_unstable();
@@ -144,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_range_that_was_given_back_is_used_again() {
-        let mut ranges = ranges();
+        let mut ranges = ranges(0);
         let first = ranges.take().expect("the first");
         let _second = ranges.take().expect("the second");
         ranges.give_back(first);
@@ -152,7 +157,18 @@ mod tests {
     }
 
     #[test]
+    fn two_blocks_have_no_range_in_common() {
+        let all = |block| {
+            let mut ranges = ranges(block);
+            std::iter::from_fn(move || ranges.take()).collect::<Vec<_>>()
+        };
+        let (first, second) = (all(0), all(1));
+        assert_eq!((first.len(), second.len()), (RANGES as usize, RANGES as usize));
+        assert!(first.iter().all(|range| !second.contains(range)));
+    }
+
+    #[test]
     fn the_last_range_ends_below_the_largest_id() {
-        assert!(Range(RANGES - 1).host_root().checked_add(IDS_PER_RANGE).is_some());
+        assert!(Range(BLOCKS * RANGES - 1).host_root().checked_add(IDS_PER_RANGE).is_some());
     }
 }

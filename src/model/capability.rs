@@ -1,6 +1,7 @@
 //! Capabilities: what a profile may let a caller do. Adding one is a line here.
 
 use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
 
 macro_rules! capabilities {
     ($($(#[$doc:meta])* $variant:ident = $name:literal, [$($operation:literal),*];)*) => {
@@ -37,4 +38,141 @@ capabilities! {
     Process = "process", ["exec"];
     /// Files of the workspace.
     Filesystem = "filesystem", ["read", "list", "write", "delete", "upload", "download"];
+    /// Requests that the daemon makes for the program.
+    Net = "net", ["http"];
+    /// A headless browser.
+    Browser = "browser", ["open", "screenshot", "extract"];
+    /// Scratch space beside the work area.
+    Tmp = "tmp", ["alloc"];
+}
+
+/// Why a text names no capability.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CapabilityError {
+    /// No such capability.
+    #[error("{0:?} is not a capability; known are {known}", known = names(Capability::ALL.iter().map(|known| known.name())))]
+    Unknown(String),
+    /// No such operation of it.
+    #[error("{} has no operation {operation:?}; known are {known}", .capability.name(), known = names(.capability.operations().iter().copied()))]
+    Operation {
+        /// The capability.
+        capability: Capability,
+        /// What was asked for.
+        operation: String,
+    },
+}
+
+fn names<'a>(known: impl Iterator<Item = &'a str>) -> String {
+    known.collect::<Vec<_>>().join(", ")
+}
+
+impl Capability {
+    /// The capability of that name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Capability::ALL.iter().copied().find(|capability| capability.name() == name)
+    }
+}
+
+/// Capabilities with the operations that are permitted of each. In files a list of `"shell"` (all of it) and
+/// `"filesystem:read"` (one operation).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CapabilitySet(BTreeMap<Capability, BTreeSet<&'static str>>);
+
+impl CapabilitySet {
+    /// Whether an operation is permitted.
+    #[must_use]
+    pub fn permits(&self, capability: Capability, operation: &str) -> bool {
+        self.0.get(&capability).is_some_and(|operations| operations.contains(operation))
+    }
+
+    /// The permitted operations of a capability, in the order of the table; none if it is not there.
+    #[must_use]
+    pub fn operations(&self, capability: Capability) -> Vec<&'static str> {
+        let permitted = |operation: &&&'static str| self.permits(capability, operation);
+        capability.operations().iter().filter(permitted).copied().collect()
+    }
+
+    /// What is there: a name alone where all of a capability is, else `name:operation` each.
+    #[must_use]
+    pub fn words(&self) -> Vec<String> {
+        let mut words = Vec::new();
+        for (&capability, operations) in &self.0 {
+            if operations.len() == capability.operations().len() {
+                words.push(capability.name().to_owned());
+            } else {
+                words.extend(
+                    self.operations(capability)
+                        .into_iter()
+                        .map(|operation| format!("{}:{operation}", capability.name())),
+                );
+            }
+        }
+        words
+    }
+
+    /// The set that these words name.
+    pub fn from_words<W: AsRef<str>>(words: impl IntoIterator<Item = W>) -> Result<Self, CapabilityError> {
+        let mut set = Self::default();
+        for word in words {
+            let (name, operation) = match word.as_ref().split_once(':') {
+                Some((name, operation)) => (name, Some(operation)),
+                None => (word.as_ref(), None),
+            };
+            let capability = Capability::from_name(name).ok_or_else(|| CapabilityError::Unknown(name.to_owned()))?;
+            let operations = set.0.entry(capability).or_default();
+            match operation {
+                None => operations.extend(capability.operations()),
+                Some(asked) => {
+                    let unknown = || CapabilityError::Operation { capability, operation: asked.to_owned() };
+                    let known = capability.operations().iter().copied().find(|known| *known == asked);
+                    operations.insert(known.ok_or_else(unknown)?);
+                }
+            }
+        }
+        Ok(set)
+    }
+}
+
+impl Serialize for CapabilitySet {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.words())
+    }
+}
+
+impl<'de> Deserialize<'de> for CapabilitySet {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let words = Vec::<String>::deserialize(deserializer)?;
+        Self::from_words(words).map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_coarse_word_is_all_of_it_and_a_fine_one_is_one_operation() {
+        let set = CapabilitySet::from_words(["python", "filesystem:read", "filesystem:list"]).expect("known words");
+        assert!(set.permits(Capability::Python, "exec") && set.permits(Capability::Filesystem, "list"));
+        assert!(!set.permits(Capability::Filesystem, "write") && !set.permits(Capability::Shell, "exec"));
+        assert_eq!(set.words(), ["python", "filesystem:read", "filesystem:list"]);
+        assert_eq!(CapabilitySet::from_words(set.words()), Ok(set));
+    }
+
+    #[test]
+    fn unknown_words_say_what_there_is() {
+        let error = CapabilitySet::from_words(["rocket"]).expect_err("no such thing").to_string();
+        assert!(error.contains("rocket") && error.contains("python, shell"), "{error}");
+        let error = CapabilitySet::from_words(["filesystem:fly"]).expect_err("no such thing").to_string();
+        assert!(error.contains("filesystem has no operation \"fly\"; known are read, list"), "{error}");
+    }
+
+    #[test]
+    fn no_word_permits_nothing() {
+        let set = CapabilitySet::default();
+        for &capability in Capability::ALL {
+            assert!(capability.operations().iter().all(|operation| !set.permits(capability, operation)));
+        }
+    }
 }

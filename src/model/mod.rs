@@ -14,7 +14,7 @@ mod principal;
 mod request;
 mod sandbox;
 
-pub use capability::Capability;
+pub use capability::{Capability, CapabilityError, CapabilitySet};
 pub use enforcement::{CgroupMode, CgroupReport, Enforcement, Hold, LandlockReport, Layer, SeccompReport};
 pub use id::{ExecId, IdError, ProjectId};
 pub use limits::{Limit, LimitError, Limits};

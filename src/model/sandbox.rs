@@ -1,5 +1,6 @@
 //! Choices that a profile makes about the shape of a sandbox.
 
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 /// What a sandbox's root is made of.
@@ -12,10 +13,20 @@ pub enum Rootfs {
 }
 
 /// May a program use TCP inside its own (loopback-only) network namespace?
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Tcp {
     /// Bind and connect on the sandbox's own loopback.
     Loopback,
     /// Neither: Landlock refuses both.
     None,
+}
+
+impl Serialize for Rootfs {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Rootfs::Host => serializer.serialize_str("host"),
+            Rootfs::Directory(path) => serializer.collect_str(&path.display()),
+        }
+    }
 }

@@ -136,10 +136,10 @@ fn permit_capability(profile: &Profile, kind: Kind) -> Result<(), Refusal> {
         Kind::Shell => Capability::Shell,
         Kind::Process => Capability::Process,
     };
-    if profile.capabilities.contains(&capability) {
+    if profile.capabilities.permits(capability, "exec") {
         return Ok(());
     }
-    let available = profile.capabilities.iter().map(|capability| capability.name()).collect();
+    let available = profile.capabilities.words();
     Err(Refusal::CapabilityNotSupported { capability, operation: "exec", available })
 }
 

@@ -20,7 +20,7 @@ pub enum Refusal {
         /// For what.
         operation: &'static str,
         /// What the profile has.
-        available: Vec<&'static str>,
+        available: Vec<String>,
     },
     /// A path that does not stay where it belongs.
     InvalidPath {

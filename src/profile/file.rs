@@ -1,10 +1,11 @@
 //! A profile file: strict parsing with file and line.
 
 use super::Profile;
-use crate::model::{Capability, Layer, LimitError, Limits, Rootfs, Tcp};
+use crate::model::{CapabilitySet, Layer, LimitError, Limits, Rootfs, Tcp};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// A profile that can't be used; the path and, where there is one, the line are in the text.
@@ -30,12 +31,12 @@ pub enum ProfileError {
         message: String,
     },
     /// A limit that does not exist or is out of bounds.
-    #[error("{path}: {source}")]
+    #[error("{path}: {problem}")]
     Limit {
         /// Which file.
         path: PathBuf,
         /// Which limit.
-        source: LimitError,
+        problem: LimitError,
     },
     /// A rootfs that is neither "host" nor an absolute path.
     #[error("{path}: rootfs is {given:?}; it must be \"host\" or an absolute path")]
@@ -44,6 +45,24 @@ pub enum ProfileError {
         path: PathBuf,
         /// What it says.
         given: String,
+    },
+    /// A base that is not there or is itself an extension.
+    #[error("{path}: extends {base:?}, {problem}")]
+    Extends {
+        /// Which file.
+        path: PathBuf,
+        /// What it extends.
+        base: String,
+        /// What is wrong with that.
+        problem: &'static str,
+    },
+    /// Somebody else than root could change what root enforces.
+    #[error(
+        "{path} is not root's alone: it must belong to root and be writable by nobody else (chown root, chmod go-w)"
+    )]
+    Loose {
+        /// Which file.
+        path: PathBuf,
     },
     /// An id that can't be used in a URL or a file name.
     #[error("{path}: id is {given:?}; it must have 1 to 64 characters of a-z 0-9 -")]
@@ -55,66 +74,44 @@ pub enum ProfileError {
     },
 }
 
-#[derive(Deserialize)]
+/// A profile file as it stands: what it leaves out comes from the profile it extends, or is closed.
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawProfile {
     id: String,
     description: String,
-    #[serde(default = "host")]
-    rootfs: String,
-    capabilities: Vec<Capability>,
+    extends: Option<String>,
+    rootfs: Option<String>,
+    capabilities: Option<CapabilitySet>,
     #[serde(default)]
     layers: RawLayers,
     #[serde(default)]
     seccomp: RawSeccomp,
     #[serde(default)]
     network: RawNetwork,
+    #[serde(default)]
     limits: BTreeMap<String, u64>,
     #[serde(default)]
     env: BTreeMap<String, String>,
 }
 
-fn host() -> String {
-    "host".to_owned()
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Debug, Deserialize, Default)]
+#[serde(deny_unknown_fields)]
 struct RawLayers {
-    require: Vec<Layer>,
-    landlock_min_abi: u32,
+    require: Option<Vec<Layer>>,
+    landlock_min_abi: Option<u32>,
 }
 
-impl Default for RawLayers {
-    fn default() -> Self {
-        Self { require: Layer::ALL.to_vec(), landlock_min_abi: 1 }
-    }
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Debug, Deserialize, Default)]
+#[serde(deny_unknown_fields)]
 struct RawSeccomp {
-    filter: String,
+    filter: Option<String>,
 }
 
-impl Default for RawSeccomp {
-    fn default() -> Self {
-        Self { filter: "default".to_owned() }
-    }
-}
-
-#[derive(Deserialize, Default, Clone, Copy)]
-#[serde(rename_all = "snake_case")]
-enum RawTcp {
-    Loopback,
-    #[default]
-    None,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Debug, Deserialize, Default)]
+#[serde(deny_unknown_fields)]
 struct RawNetwork {
-    tcp: RawTcp,
+    tcp: Option<Tcp>,
 }
 
 /// All `*.toml` files of a directory, in the order of their names. A directory that is not there holds none.
@@ -133,15 +130,26 @@ pub(super) fn read_directory(directory: &Path) -> Result<Vec<(PathBuf, String)>,
     paths.sort();
     paths
         .into_iter()
-        .map(|path| match std::fs::read_to_string(&path) {
-            Ok(text) => Ok((path, text)),
-            Err(error) => Err(reading(&path, error)),
+        .map(|path| {
+            let known = std::fs::metadata(&path).map_err(|error| reading(&path, error))?;
+            if known.uid() != 0 || known.mode() & 0o022 != 0 {
+                return Err(ProfileError::Loose { path });
+            }
+            let text = std::fs::read_to_string(&path).map_err(|error| reading(&path, error))?;
+            Ok((path, text))
         })
         .collect()
 }
 
-/// Reads and checks one profile. `path` is only for the words of an error.
-pub fn parse(path: &Path, text: &str) -> Result<Profile, ProfileError> {
+/// A file that was read but not yet joined with the profile it extends.
+#[derive(Debug)]
+pub struct Draft {
+    path: PathBuf,
+    raw: RawProfile,
+}
+
+/// Reads one file.
+pub fn parse(path: &Path, text: &str) -> Result<Draft, ProfileError> {
     let raw: RawProfile = toml::from_str(text).map_err(|error| {
         let offset = error.span().map_or(0, |span| span.start);
         let line = text[..offset.min(text.len())].matches('\n').count() + 1;
@@ -151,29 +159,68 @@ pub fn parse(path: &Path, text: &str) -> Result<Profile, ProfileError> {
     if raw.id.is_empty() || raw.id.len() > 64 || !raw.id.bytes().all(plain) {
         return Err(ProfileError::Id { path: path.to_owned(), given: raw.id });
     }
-    let rootfs = match raw.rootfs.as_str() {
-        "host" => Rootfs::Host,
-        absolute if absolute.starts_with('/') => Rootfs::Directory(PathBuf::from(absolute)),
-        _ => return Err(ProfileError::Rootfs { path: path.to_owned(), given: raw.rootfs }),
-    };
-    let limits = Limits::default()
-        .with_named(&raw.limits)
-        .map_err(|source| ProfileError::Limit { path: path.to_owned(), source })?;
-    Ok(Profile {
-        id: raw.id,
-        description: raw.description,
-        rootfs,
-        capabilities: raw.capabilities,
-        require: raw.layers.require,
-        landlock_min_abi: raw.layers.landlock_min_abi,
-        filter: raw.seccomp.filter,
-        tcp: match raw.network.tcp {
-            RawTcp::Loopback => Tcp::Loopback,
-            RawTcp::None => Tcp::None,
-        },
-        limits,
-        env: raw.env,
-    })
+    Ok(Draft { path: path.to_owned(), raw })
+}
+
+impl Draft {
+    /// The id of the profile.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.raw.id
+    }
+
+    /// The profile it extends, if any.
+    #[must_use]
+    pub fn extends(&self) -> Option<&str> {
+        self.raw.extends.as_deref()
+    }
+
+    /// The error of a draft whose base can't be had.
+    #[must_use]
+    pub fn bad_base(&self, problem: &'static str) -> ProfileError {
+        let base = self.raw.extends.clone().unwrap_or_default();
+        ProfileError::Extends { path: self.path.clone(), base, problem }
+    }
+
+    /// The checked profile: what the file says, over what the base says, over the closed defaults.
+    pub fn finish(self, base: Option<&Profile>) -> Result<Profile, ProfileError> {
+        let Draft { path, raw } = self;
+        let rootfs = match (raw.rootfs.as_deref(), base) {
+            (Some("host"), _) | (None, None) => Rootfs::Host,
+            (None, Some(base)) => base.rootfs.clone(),
+            (Some(absolute), _) if absolute.starts_with('/') => Rootfs::Directory(PathBuf::from(absolute)),
+            (Some(given), _) => return Err(ProfileError::Rootfs { path, given: given.to_owned() }),
+        };
+        let limits = base.map_or_else(Limits::default, |base| base.limits);
+        let limits = limits.with_named(&raw.limits).map_err(|problem| ProfileError::Limit { path, problem })?;
+        let mut env = base.map(|base| base.env.clone()).unwrap_or_default();
+        env.extend(raw.env);
+        let of_base = |base: &Profile| base.capabilities.clone();
+        Ok(Profile {
+            id: raw.id,
+            description: raw.description,
+            rootfs,
+            capabilities: raw.capabilities.or_else(|| base.map(of_base)).unwrap_or_default(),
+            require: raw
+                .layers
+                .require
+                .or_else(|| base.map(|base| base.require.clone()))
+                .unwrap_or_else(|| Layer::ALL.to_vec()),
+            landlock_min_abi: raw
+                .layers
+                .landlock_min_abi
+                .or_else(|| base.map(|base| base.landlock_min_abi))
+                .unwrap_or(1),
+            filter: raw
+                .seccomp
+                .filter
+                .or_else(|| base.map(|base| base.filter.clone()))
+                .unwrap_or_else(|| "default".to_owned()),
+            tcp: raw.network.tcp.or_else(|| base.map(|base| base.tcp)).unwrap_or(Tcp::None),
+            limits,
+            env,
+        })
+    }
 }
 
 #[cfg(test)]
@@ -182,13 +229,17 @@ mod tests {
 
     const GOOD: &str = "id = \"x\"\ndescription = \"\"\ncapabilities = [\"python\"]\n[limits]\npids = 10\n";
 
+    fn finished(text: &str) -> Result<Profile, ProfileError> {
+        parse(Path::new("p.toml"), text)?.finish(None)
+    }
+
     fn error_of(text: &str) -> String {
-        parse(Path::new("p.toml"), text).expect_err("a bad profile").to_string()
+        finished(text).expect_err("a bad profile").to_string()
     }
 
     #[test]
     fn a_minimal_profile_is_closed_where_it_is_silent() {
-        let profile = parse(Path::new("p.toml"), GOOD).expect("a good profile");
+        let profile = finished(GOOD).expect("a good profile");
         assert_eq!((profile.tcp, profile.require.len()), (Tcp::None, Layer::ALL.len()));
         assert_eq!(profile.filter, "default");
     }
@@ -198,7 +249,9 @@ mod tests {
         assert!(
             error_of(&GOOD.replace("[limits]", "colour = 1\n[limits]")).starts_with("p.toml:4: unknown field `colour`")
         );
-        assert!(error_of(&GOOD.replace("\"python\"", "\"rocket\"")).starts_with("p.toml:3: unknown variant `rocket`"));
+        assert!(
+            error_of(&GOOD.replace("\"python\"", "\"rocket\"")).starts_with("p.toml:3: \"rocket\" is not a capability")
+        );
         assert!(error_of(&GOOD.replace("pids", "pidz")).starts_with("p.toml: limits.pidz is not a limit"));
         assert!(error_of(&GOOD.replace("10", "0")).starts_with("p.toml: limits.pids is 0; the least is 1"));
         assert!(error_of(&GOOD.replace("10", "-1")).starts_with("p.toml:5: "));

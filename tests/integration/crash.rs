@@ -300,3 +300,21 @@ fn a_front_killed_while_it_starts_leaves_nothing() {
         victim.assert_clean_restart("no payload has this", front);
     }
 }
+
+/// Whoever watches the front starts it again at once, while the old warden may still be ending its sandboxes.
+#[test]
+fn a_start_right_after_a_kill_is_not_turned_away() {
+    let mut victim = Victim::start();
+    let marker = marker();
+    for _ in 0..ROUNDS {
+        let front = victim.daemon.front_pid();
+        under_load(&victim.daemon, &marker, || {
+            a_moment(50);
+            assert!(kill_if(front, || processes::comm(front) == "sandboxd-front"));
+        });
+        victim.daemon.kill_front(); // only collects it
+        victim.daemon.restart();
+        assert_eq!(output_of(&victim.daemon, &program("echo", &["again"])), "again\n");
+        wait_for("the old cgroups are gone", GONE, || cgroups_of(front).is_empty().then_some(()));
+    }
+}

@@ -13,6 +13,7 @@ mod cli;
 mod confinement;
 mod crash;
 mod lifecycle;
+mod profiles;
 mod programs;
 mod supervise;
 mod workspace;

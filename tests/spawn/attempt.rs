@@ -96,6 +96,7 @@ impl Attempt {
         let run = Run {
             number: RunNumber(1),
             profile: 0,
+            set: 0,
             exec: ExecId::generate(),
             limits,
             workspace: Workspace::Project("project".parse().expect("a plain name")),

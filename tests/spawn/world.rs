@@ -88,7 +88,7 @@ impl World {
             .expect("missing: root with CAP_SYS_ADMIN, to make a mount namespace");
         let root = trees.into_iter().next().expect("one root makes one tree").expect("the host's tree can be built");
         // Any ids would do: the areas here are not id-mapped, as no step depends on who owns them.
-        let ranges = Ranges::new(proc_dir.expect("missing: /proc"), 0, 0);
+        let ranges = Ranges::new(proc_dir.expect("missing: /proc"), 63, 0, 0);
         let landlock_abi = kernel_abi();
         Self { proof, ranges, null, full, tree, root, filter, landlock_abi, last_group: 0 }
     }

@@ -8,6 +8,7 @@ mod answer;
 pub mod doctor;
 pub mod exec;
 pub mod health;
+pub mod profile;
 pub mod python;
 pub mod run;
 pub mod shell;

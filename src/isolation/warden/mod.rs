@@ -22,4 +22,4 @@ pub mod wire;
 pub mod words;
 mod workspaces;
 
-pub use setup::{ProfileState, Ready, Setup, warden_main};
+pub use setup::{ProfileState, Ready, Setup, set_number, warden_main};

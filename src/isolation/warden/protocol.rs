@@ -1,8 +1,9 @@
 //! What front and warden say to each other, and what init says to the front.
 //!
 //! ```text
-//! front ──▶ warden   Run (+ stdin, stdout, stderr), Kill, Shutdown
-//! warden ──▶ front   Accepted (+ status socket) | Refused, then for each Accepted exactly one Ended
+//! front ──▶ warden   Run (+ stdin, stdout, stderr), Kill, Reload, Shutdown
+//! warden ──▶ front   Accepted (+ status socket) | Refused, then for each Accepted exactly one Ended;
+//!                    Reloaded for each Reload; first of all one Ready
 //! init  ──▶ front    on the status socket: at most one Fault, at most one Exit
 //! front ──▶ init     on the status socket: one GO byte, without which no program starts
 //! ```
@@ -12,6 +13,7 @@
 //! warden then drops the front, because a front that speaks wrongly is broken or no longer ours.
 #![forbid(unsafe_code)]
 
+use super::setup::Ready;
 use super::words::{Words, WordsError};
 use crate::isolation::fault::Fault;
 use crate::model::{ExecId, Limit, LimitError, Limits, ProjectId};
@@ -77,6 +79,8 @@ pub struct Run {
     pub number: RunNumber,
     /// Index of the profile in the set that both sides loaded.
     pub profile: u16,
+    /// First bytes of that set's digest: a run that was judged under another set is refused.
+    pub set: u64,
     /// Its exec id: names the artifacts directory.
     pub exec: ExecId,
     /// Limits, none above the profile's.
@@ -94,6 +98,8 @@ pub enum Request {
     Run(Box<Run>),
     /// End a run at once.
     Kill(RunNumber),
+    /// Read the profiles again; running runs keep what they have.
+    Reload,
     /// End all runs and leave.
     Shutdown,
 }
@@ -101,7 +107,7 @@ pub enum Request {
 /// Why the warden did not start a run; the front knows the words for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
-    /// No profile has that index.
+    /// The run was judged under another set of profiles, or none has that index.
     Profile,
     /// A limit is above the profile's.
     Wider(Limit),
@@ -146,7 +152,7 @@ pub struct Counted {
 }
 
 /// Warden to front.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
     /// The sandbox exists; its status socket comes beside this.
     Accepted(RunNumber),
@@ -154,6 +160,8 @@ pub enum Reply {
     Refused(RunNumber, Refused),
     /// Every process of it is gone.
     Ended(RunNumber, Cause, Counted),
+    /// The profiles were read again; none: they could not be, the old ones stay and the log says why.
+    Reloaded(Option<Ready>),
 }
 
 /// From inside, on the status socket.
@@ -264,7 +272,7 @@ impl Request {
     pub fn encode(&self) -> Vec<u8> {
         match self {
             Request::Run(run) => {
-                let mut out = Writer::new(1).u64(run.number.0).u16(run.profile).text(run.exec.as_str());
+                let mut out = Writer::new(1).u64(run.number.0).u16(run.profile).u64(run.set).text(run.exec.as_str());
                 for &amount in run.limits.amounts() {
                     out = out.u64(amount);
                 }
@@ -277,6 +285,7 @@ impl Request {
             }
             Request::Kill(number) => Writer::new(2).u64(number.0).0,
             Request::Shutdown => Writer::new(3).0,
+            Request::Reload => Writer::new(4).0,
         }
     }
 
@@ -287,6 +296,7 @@ impl Request {
             1 => {
                 let number = fields.number()?;
                 let profile = fields.u16("profile")?;
+                let set = fields.u64("set")?;
                 let exec = fields.id("exec")?;
                 let mut amounts = [0; Limit::ALL.len()];
                 for amount in &mut amounts {
@@ -300,7 +310,7 @@ impl Request {
                 };
                 // The words are the rest of the datagram; their own decoder refuses anything after them.
                 let words = Words::decode(fields.0)?;
-                Ok(Request::Run(Box::new(Run { number, profile, exec, limits, workspace, words })))
+                Ok(Request::Run(Box::new(Run { number, profile, set, exec, limits, workspace, words })))
             }
             2 => {
                 let number = fields.number()?;
@@ -310,6 +320,10 @@ impl Request {
             3 => {
                 fields.end()?;
                 Ok(Request::Shutdown)
+            }
+            4 => {
+                fields.end()?;
+                Ok(Request::Reload)
             }
             other => Err(ProtocolError::Unknown("request", other)),
         }
@@ -349,7 +363,7 @@ impl Reply {
     /// The datagram of this message.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        match *self {
+        match self {
             Reply::Accepted(number) => Writer::new(1).u64(number.0).0,
             Reply::Refused(number, refused) => {
                 let (tag, detail) = refused.code();
@@ -358,12 +372,17 @@ impl Reply {
             Reply::Ended(number, cause, counted) => {
                 Writer::new(3)
                     .u64(number.0)
-                    .u8(cause as u8)
+                    .u8(*cause as u8)
                     .u64(counted.cpu_us)
                     .maybe(counted.memory_peak_bytes)
                     .maybe(counted.pids_peak)
                     .u64(counted.pids_refused)
                     .0
+            }
+            Reply::Reloaded(ready) => {
+                let mut out = Writer::new(4).u8(ready.is_some().into());
+                out.0.extend(ready.iter().flat_map(Ready::encode));
+                out.0
             }
         }
     }
@@ -371,11 +390,11 @@ impl Reply {
     /// The message of this datagram.
     pub fn decode(bytes: &[u8]) -> Result<Self, ProtocolError> {
         let (tag, mut fields) = Reader::open(bytes)?;
-        let number = fields.number()?;
         let reply = match tag {
-            1 => Reply::Accepted(number),
-            2 => Reply::Refused(number, Refused::from_code(fields.u8("refusal")?, fields.i32("refusal")?)?),
+            1 => Reply::Accepted(fields.number()?),
+            2 => Reply::Refused(fields.number()?, Refused::from_code(fields.u8("refusal")?, fields.i32("refusal")?)?),
             3 => {
+                let number = fields.number()?;
                 let cause = match fields.u8("cause")? {
                     0 => Cause::Itself,
                     1 => Cause::Wall,
@@ -391,6 +410,16 @@ impl Reply {
                     pids_refused: fields.u64("pids refused")?,
                 };
                 Reply::Ended(number, cause, counted)
+            }
+            4 => {
+                let ready = match fields.flag("reloaded")? {
+                    false => None,
+                    true => {
+                        let rest = std::mem::take(&mut fields.0);
+                        Some(Ready::decode(rest).ok_or(ProtocolError::Unknown("ready", 0))?)
+                    }
+                };
+                Reply::Reloaded(ready)
             }
             other => return Err(ProtocolError::Unknown("reply", other)),
         };
@@ -448,6 +477,7 @@ mod tests {
         Request::Run(Box::new(Run {
             number: RunNumber(7),
             profile: 2,
+            set: 3,
             exec: ExecId::generate(),
             limits: Limits::default(),
             workspace,
@@ -462,6 +492,7 @@ mod tests {
             a_run(Workspace::ThrowAway { inputs: true }),
             a_run(project),
             Request::Kill(RunNumber(u64::MAX)),
+            Request::Reload,
             Request::Shutdown,
         ] {
             assert_eq!(Request::decode(&request.encode()), Ok(request));
@@ -474,12 +505,13 @@ mod tests {
         let number = RunNumber(9);
         let refusals =
             [Refused::Profile, Refused::Wider(Limit::Pids), Refused::Workspace(2), Refused::Layer(3), Refused::Busy];
-        for reply in refusals
-            .map(|refused| Reply::Refused(number, refused))
-            .into_iter()
-            .chain([Reply::Accepted(number), Reply::Ended(number, Cause::Oom, counted)])
-        {
-            assert_eq!(Reply::decode(&reply.encode()), Ok(reply));
+        for reply in refusals.map(|refused| Reply::Refused(number, refused)).into_iter().chain([
+            Reply::Accepted(number),
+            Reply::Ended(number, Cause::Oom, counted),
+            Reply::Reloaded(None),
+            Reply::Reloaded(Some(Ready { digest: [7; 32], idmap_errno: 0, profiles: vec![] })),
+        ]) {
+            assert_eq!(Reply::decode(&reply.encode()), Ok(reply.clone()));
         }
         let fault = Fault { step: Step::Exec, index: 3, errno: 2 };
         for status in [Status::Fault(fault), Status::Exited(255), Status::Signaled(9)] {
@@ -501,8 +533,8 @@ mod tests {
     #[test]
     fn a_limit_outside_its_bounds_is_refused() {
         let mut bytes = a_run(Workspace::ThrowAway { inputs: false }).encode();
-        // version, tag, number, profile, length byte and text of the exec id; then the first limit
-        let first_limit = 2 + 8 + 2 + 1 + 29;
+        // version, tag, number, profile, set, length byte and text of the exec id; then the first limit
+        let first_limit = 2 + 8 + 2 + 8 + 1 + 29;
         bytes[first_limit..first_limit + 8].copy_from_slice(&u64::MAX.to_le_bytes());
         assert!(matches!(Request::decode(&bytes), Err(ProtocolError::Limit(_))));
     }

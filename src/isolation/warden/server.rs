@@ -2,14 +2,13 @@
 #![forbid(unsafe_code)]
 
 use super::protocol::{Cause, MESSAGE_MAX, RUN_FDS, Refused, Reply, Request, Run, RunNumber};
-use super::setup::Prepared;
+use super::setup::{Grounds, Prepared, set_number};
 use super::wire;
 use super::workspaces::Workspaces;
-use crate::isolation::cgroup::{Group, Tree};
+use crate::isolation::cgroup::Group;
 use crate::isolation::idmap::{Range, Ranges};
 use crate::isolation::plan::SandboxPlan;
 use crate::isolation::spawn::{Sandbox, spawn};
-use crate::isolation::sys::SingleThreaded;
 use crate::model::{Layer, Limit, Limits};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
@@ -23,7 +22,7 @@ const FRONT: u64 = u64::MAX;
 /// Events taken per turn.
 const EVENTS: usize = 64;
 /// Runs at once, whatever the front asks for.
-const RUNS_MAX: usize = 4096;
+const RUNS_MAX: usize = 1024;
 /// How long a group whose last task is still being unhooked is left alone before it is removed.
 const RETRY: Duration = Duration::from_millis(20);
 
@@ -52,12 +51,12 @@ enum End {
 /// The warden's state.
 pub(super) struct Server {
     front: OwnedFd,
-    prepared: Vec<Prepared>,
-    tree: Tree,
+    grounds: Grounds,
     ranges: Ranges,
     workspaces: Workspaces,
-    null: OwnedFd,
-    proof: SingleThreaded,
+    prepared: Vec<Prepared>,
+    /// Which set of profiles `prepared` is.
+    set: u64,
     epoll: Epoll,
     runs: HashMap<RunNumber, Live>,
     /// Groups of ended runs that the kernel did not let go of at once.
@@ -68,18 +67,17 @@ pub(super) struct Server {
 impl Server {
     pub(super) fn new(
         front: OwnedFd,
-        prepared: Vec<Prepared>,
-        tree: Tree,
+        grounds: Grounds,
         ranges: Ranges,
         workspaces: Workspaces,
-        null: OwnedFd,
-        proof: SingleThreaded,
+        prepared: Vec<Prepared>,
+        set: u64,
     ) -> Self {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
             .expect("epoll_create1 fails only without memory or descriptors");
         epoll.add(&front, EpollEvent::new(EpollFlags::EPOLLIN, FRONT)).expect("a new epoll takes a socket");
         let (runs, retired, buffer) = (HashMap::new(), Vec::new(), vec![0; MESSAGE_MAX]);
-        Self { front, prepared, tree, ranges, workspaces, null, proof, epoll, runs, retired, buffer }
+        Self { front, grounds, ranges, workspaces, prepared, set, epoll, runs, retired, buffer }
     }
 
     /// Serves until the front is gone or asks for the end; then nothing of any run is left. The exit code.
@@ -155,10 +153,29 @@ impl Server {
                 }
                 Ok(())
             }
+            Ok(Request::Reload) if fds.is_empty() => self.reload(),
             Ok(Request::Shutdown) if fds.is_empty() => Err(End::Asked),
             Ok(_) => Err(End::Misspoken(format!("{} descriptors beside a message", fds.len()))),
             Err(error) => Err(End::Misspoken(error.to_string())),
         }
+    }
+
+    /// Reads the profiles again. Runs keep what they have; the trees of a bad reading are never in force.
+    fn reload(&mut self) -> Result<(), End> {
+        let reloaded = match self.grounds.footing(&mut self.ranges) {
+            Ok(footing) => {
+                self.workspaces = footing.workspaces;
+                self.prepared = footing.prepared;
+                self.set = set_number(&footing.ready.digest);
+                Some(footing.ready)
+            }
+            Err(error) => {
+                let error = &error as &dyn std::error::Error;
+                tracing::error!(error, "could not put the profiles in force; the last good ones stay");
+                None
+            }
+        };
+        wire::send(self.front.as_fd(), &Reply::Reloaded(reloaded).encode(), &[]).map_err(|_| End::FrontGone)
     }
 
     fn reply_to_run(&self, number: RunNumber, started: Result<OwnedFd, Refused>) -> Result<(), End> {
@@ -170,6 +187,9 @@ impl Server {
     }
 
     fn plan(&self, run: &Run) -> Result<&SandboxPlan, Refused> {
+        if run.set != self.set {
+            return Err(Refused::Profile);
+        }
         match self.prepared.get(usize::from(run.profile)) {
             None => Err(Refused::Profile),
             Some(Prepared::Missing(layer)) => Err(Refused::Layer(layer_index(*layer))),
@@ -198,16 +218,18 @@ impl Server {
         let spawn_error = |errno: Errno| Refused::Spawn(errno as i32);
         let mounts = self
             .workspaces
-            .mounts(run, range, &mut self.ranges, &self.proof)
+            .mounts(run, range, &mut self.ranges, &self.grounds.proof)
             .map_err(|errno| Refused::Workspace(errno as i32))?;
-        let group = self.tree.group(run.number.0, &run.limits).map_err(|errno| Refused::Cgroup(errno as i32))?;
+        let group =
+            self.grounds.tree.group(run.number.0, &run.limits).map_err(|errno| Refused::Cgroup(errno as i32))?;
         let oom = group.watch_oom().map_err(|errno| Refused::Cgroup(errno as i32))?;
         for fd in stdio {
             give_pipe_to(range, fd).map_err(spawn_error)?;
         }
         let plan = self.plan(run)?;
         let (sandbox, status) =
-            spawn(&self.proof, plan, &group, &self.ranges, range, self.null.as_fd()).map_err(spawn_error)?;
+            spawn(&self.grounds.proof, plan, &group, &self.ranges, range, self.grounds.null.as_fd())
+                .map_err(spawn_error)?;
         let fds: Vec<BorrowedFd<'_>> = stdio.iter().chain(&mounts).map(AsFd::as_fd).collect();
         sandbox.order(&self.buffer[..len], &fds).map_err(spawn_error)?;
 
@@ -293,7 +315,7 @@ impl Server {
             self.retired.retain_mut(|group| group.remove().is_err());
             std::thread::sleep(Duration::from_millis(1));
         }
-        self.tree.remove();
+        self.grounds.tree.remove();
     }
 }
 

@@ -9,12 +9,16 @@ use crate::isolation::cgroup::Tree;
 use crate::isolation::idmap::Ranges;
 use crate::isolation::plan::SandboxPlan;
 use crate::isolation::probe::Kernel;
-use crate::isolation::rootfs::{self, WORKSPACES};
+use crate::isolation::rootfs::{self, RootfsError, WORKSPACES};
 use crate::isolation::seccomp::Filter;
 use crate::isolation::sys::SingleThreaded;
 use crate::model::{Layer, Limits, Rootfs, Tcp};
+use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
+use nix::sched::{CloneFlags, setns};
 use nix::sys::stat::Mode;
+use std::error::Error;
+use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
@@ -37,13 +41,24 @@ pub struct ProfileSheet {
     pub landlock_min_abi: u32,
 }
 
-/// Everything the warden is given at birth.
+/// The profiles as one reading of the files found them.
 #[derive(Debug)]
+pub struct Sheets {
+    /// In the order both sides index them.
+    pub profiles: Vec<ProfileSheet>,
+    /// SHA-256 over all of them: the front reads the files as well, and both must have read the same.
+    pub digest: [u8; 32],
+}
+
+/// Reads the profiles from root's files. Called at start and for each `Reload`, in the host's mount namespace.
+pub type Loader = Box<dyn Fn() -> Result<Sheets, String>>;
+
+/// Everything the warden is given at birth.
 pub struct Setup {
     /// Its end of the socket to the front.
     pub front: OwnedFd,
-    /// The profiles, in the order both sides index them.
-    pub profiles: Vec<ProfileSheet>,
+    /// Reads the profiles.
+    pub load: Loader,
     /// The kernel, as probed.
     pub kernel: Kernel,
     /// The daemon's part of the cgroup tree.
@@ -52,6 +67,8 @@ pub struct Setup {
     pub workspaces: PathBuf,
     /// An empty directory of ours to build the warden's root on.
     pub scratch: PathBuf,
+    /// Which block of uid ranges is this daemon's alone.
+    pub range_block: u32,
     /// Who owns the files on disk.
     pub service: (u32, u32),
 }
@@ -70,10 +87,18 @@ pub enum ProfileState {
 /// The warden's first word: what it found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ready {
+    /// Digest of the profiles it has read.
+    pub digest: [u8; 32],
     /// Errno of a trial id-mapped mount of the workspaces; 0 if it worked.
     pub idmap_errno: i32,
     /// One per profile.
     pub profiles: Vec<ProfileState>,
+}
+
+/// A set of profiles in eight bytes, for `Run`.
+#[must_use]
+pub fn set_number(digest: &[u8; 32]) -> u64 {
+    u64::from_le_bytes(*digest.first_chunk().expect("a digest has 32 bytes"))
 }
 
 impl Ready {
@@ -83,6 +108,7 @@ impl Ready {
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![Self::MARK];
+        bytes.extend(self.digest);
         bytes.extend(self.idmap_errno.to_le_bytes());
         bytes.extend(self.profiles.iter().map(|state| match state {
             ProfileState::Usable => 0xff,
@@ -95,7 +121,8 @@ impl Ready {
     /// The message of this datagram.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let (errno, states) = bytes.strip_prefix(&[Self::MARK])?.split_first_chunk::<4>()?;
+        let (digest, rest) = bytes.strip_prefix(&[Self::MARK])?.split_first_chunk::<32>()?;
+        let (errno, states) = rest.split_first_chunk::<4>()?;
         let profiles = states
             .iter()
             .map(|&byte| match byte {
@@ -104,7 +131,7 @@ impl Ready {
                 index => Layer::ALL.get(usize::from(index)).copied().map(ProfileState::Missing),
             })
             .collect::<Option<_>>()?;
-        Some(Self { idmap_errno: i32::from_le_bytes(*errno), profiles })
+        Some(Self { digest: *digest, idmap_errno: i32::from_le_bytes(*errno), profiles })
     }
 }
 
@@ -113,6 +140,109 @@ impl Ready {
 pub(super) enum Prepared {
     Usable(Box<SandboxPlan>),
     Missing(Layer),
+}
+
+/// What does not change over the warden's life.
+pub(super) struct Grounds {
+    load: Loader,
+    kernel: Kernel,
+    pub(super) tree: Tree,
+    workspaces: PathBuf,
+    scratch: PathBuf,
+    pub(super) null: OwnedFd,
+    pub(super) proof: SingleThreaded,
+    /// The namespace in which the host's files have their names.
+    host: OwnedFd,
+}
+
+/// What a reading of the profiles gave: trees are built, every wall was tried.
+pub(super) struct Footing {
+    pub(super) workspaces: Workspaces,
+    pub(super) prepared: Vec<Prepared>,
+    pub(super) ready: Ready,
+}
+
+/// Why the profiles could not be put in force.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum FootingError {
+    #[error("{0}")]
+    Load(String),
+    #[error(transparent)]
+    Root(#[from] RootfsError),
+    #[error("could not {0}")]
+    Host(&'static str, #[source] Errno),
+}
+
+fn open_path(path: &str, flags: OFlag) -> Result<OwnedFd, FootingError> {
+    open(path, flags | OFlag::O_CLOEXEC, Mode::empty())
+        .map_err(|errno| FootingError::Host("open a path of the host", errno))
+}
+
+/// The mount namespace that this process is in.
+fn own_namespace() -> Result<OwnedFd, FootingError> {
+    open_path("/proc/self/ns/mnt", OFlag::O_RDONLY)
+}
+
+impl Grounds {
+    /// Reads the profiles and builds a new root for the warden. On an error it is where it was.
+    pub(super) fn footing(&self, ranges: &mut Ranges) -> Result<Footing, FootingError> {
+        let here = own_namespace()?;
+        let go = |namespace: &OwnedFd| setns(namespace, CloneFlags::CLONE_NEWNS);
+        go(&self.host).map_err(|errno| FootingError::Host("go to the host's mount namespace", errno))?;
+        self.footing_from_host(ranges).inspect_err(|_| {
+            // Back to the trees that are in force. Without them nothing could run, and every run would say so.
+            let _ = go(&here);
+        })
+    }
+
+    fn footing_from_host(&self, ranges: &mut Ranges) -> Result<Footing, FootingError> {
+        let Sheets { profiles, digest } = (self.load)().map_err(FootingError::Load)?;
+        let roots: Vec<Rootfs> = profiles.iter().map(|profile| profile.rootfs.clone()).collect();
+        let trees = rootfs::enter_warden_root(&self.scratch, &self.workspaces, &roots)?;
+        let workspaces = Workspaces::new(open_path(WORKSPACES, OFlag::O_PATH | OFlag::O_DIRECTORY)?);
+        let idmap_errno = workspaces.try_idmap(ranges, &self.proof).err().map_or(0, |errno| errno as i32);
+        let (states, prepared) = profiles
+            .into_iter()
+            .zip(trees)
+            .map(|(profile, tree)| self.prepare(profile, tree, idmap_errno == 0, ranges))
+            .unzip();
+        Ok(Footing { workspaces, prepared, ready: Ready { digest, idmap_errno, profiles: states } })
+    }
+
+    /// One profile: are its layers there, and do all walls go up?
+    fn prepare(
+        &self,
+        profile: ProfileSheet,
+        tree: Result<CString, RootfsError>,
+        idmap: bool,
+        ranges: &mut Ranges,
+    ) -> (ProfileState, Prepared) {
+        let mut layers = self.kernel.layers(profile.landlock_min_abi);
+        layers.extend(self.tree.layers());
+        layers.extend(idmap.then_some(Layer::Workspace));
+        let id = &profile.id;
+        let tree = match tree {
+            Ok(tree) => tree,
+            Err(error) => {
+                tracing::error!(profile = %id, error = &error as &dyn Error, "could not build the root tree");
+                return (ProfileState::NoRoot, Prepared::Missing(Layer::Mount));
+            }
+        };
+        if let Some(layer) = profile.require.iter().copied().find(|layer| !layers.contains(layer)) {
+            return (ProfileState::Missing(layer), Prepared::Missing(layer));
+        }
+        let has_proc = |name: &str| std::path::Path::new("/proc").join(name).exists();
+        let (abi, filter) = (self.kernel.landlock_abi, profile.filter.program);
+        let plan = SandboxPlan::new(&tree, profile.limits, abi, profile.tcp, filter, has_proc);
+        match trial(&plan, &self.tree, ranges, self.null.as_fd(), &self.proof) {
+            Ok(()) => (ProfileState::Usable, Prepared::Usable(Box::new(plan))),
+            Err(error) => {
+                let layer = error.layer();
+                tracing::error!(profile = %id, layer = layer.name(), error = &error as &dyn Error, "a trial sandbox failed");
+                (ProfileState::Missing(layer), Prepared::Missing(layer))
+            }
+        }
+    }
 }
 
 /// The warden's life. Returns its exit code.
@@ -129,75 +259,33 @@ pub fn warden_main(setup: Setup) -> i32 {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGPIPE] {
         crate::isolation::sys::ignore_signal(signal);
     }
-    let proc_path = "/proc";
-    let proc_dir = open(proc_path, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty());
-    let Ok(proc_dir) = proc_dir else {
-        tracing::error!("could not open /proc; mount it");
-        return 1;
-    };
-    let Ok(null) = open("/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty()) else {
-        tracing::error!("could not open /dev/null; mount /dev");
-        return 1;
-    };
-    let mut ranges = Ranges::new(proc_dir, setup.service.0, setup.service.1);
-
-    let roots: Vec<Rootfs> = setup.profiles.iter().map(|profile| profile.rootfs.clone()).collect();
-    let trees = match rootfs::enter_warden_root(&setup.scratch, &setup.workspaces, &roots) {
-        Ok(trees) => trees,
+    match start(setup, proof) {
+        Ok(server) => server.serve(),
         Err(error) => {
-            tracing::error!(error = &error as &dyn std::error::Error, "could not make the warden's root");
-            return 1;
+            tracing::error!(error = &error as &dyn Error, "the warden could not start");
+            1
         }
-    };
-    let workspaces = match open(WORKSPACES, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty()) {
-        Ok(directory) => Workspaces::new(directory),
-        Err(errno) => {
-            tracing::error!(%errno, "could not open the workspaces");
-            return 1;
-        }
-    };
-    let idmap_errno = workspaces.try_idmap(&mut ranges, &proof).err().map_or(0, |errno| errno as i32);
+    }
+}
 
-    let has_proc = |name: &str| std::path::Path::new(proc_path).join(name).exists();
-    let mut states = Vec::new();
-    let mut prepared = Vec::new();
-    for (profile, tree) in setup.profiles.into_iter().zip(trees) {
-        let mut layers = setup.kernel.layers(profile.landlock_min_abi);
-        layers.extend(setup.tree.layers());
-        if idmap_errno == 0 {
-            layers.push(Layer::Workspace);
-        }
-        let missing = profile.require.iter().copied().find(|layer| !layers.contains(layer));
-        let (state, what) = match (tree, missing) {
-            (Err(error), _) => {
-                let error = &error as &dyn std::error::Error;
-                tracing::error!(profile = %profile.id, error, "could not build the root tree");
-                (ProfileState::NoRoot, Prepared::Missing(Layer::Mount))
-            }
-            (Ok(_), Some(layer)) => (ProfileState::Missing(layer), Prepared::Missing(layer)),
-            (Ok(tree), None) => {
-                let abi = setup.kernel.landlock_abi;
-                let filter = profile.filter.program;
-                let plan = SandboxPlan::new(&tree, profile.limits, abi, profile.tcp, filter, has_proc);
-                match trial(&plan, &setup.tree, &mut ranges, null.as_fd(), &proof) {
-                    Ok(()) => (ProfileState::Usable, Prepared::Usable(Box::new(plan))),
-                    Err(error) => {
-                        let layer = error.layer();
-                        let error = &error as &dyn std::error::Error;
-                        tracing::error!(profile = %profile.id, layer = layer.name(), error, "a trial sandbox failed");
-                        (ProfileState::Missing(layer), Prepared::Missing(layer))
-                    }
-                }
-            }
-        };
-        states.push(state);
-        prepared.push(what);
-    }
-    let ready = Ready { idmap_errno, profiles: states };
-    if wire::send(setup.front.as_fd(), &ready.encode(), &[]).is_err() {
-        return 1; // the front did not live to hear it
-    }
-    Server::new(setup.front, prepared, setup.tree, ranges, workspaces, null, proof).serve()
+fn start(setup: Setup, proof: SingleThreaded) -> Result<Server, FootingError> {
+    let grounds = Grounds {
+        load: setup.load,
+        kernel: setup.kernel,
+        tree: setup.tree,
+        workspaces: setup.workspaces,
+        scratch: setup.scratch,
+        null: open_path("/dev/null", OFlag::O_RDWR)?,
+        proof,
+        host: own_namespace()?,
+    };
+    let proc_dir = open_path("/proc", OFlag::O_PATH | OFlag::O_DIRECTORY)?;
+    let mut ranges = Ranges::new(proc_dir, setup.range_block, setup.service.0, setup.service.1);
+    let Footing { workspaces, prepared, ready } = grounds.footing(&mut ranges)?;
+    let told = wire::send(setup.front.as_fd(), &ready.encode(), &[]);
+    told.map_err(|errno| FootingError::Host("tell the front that we are ready", errno))?;
+    let set = set_number(&ready.digest);
+    Ok(Server::new(setup.front, grounds, ranges, workspaces, prepared, set))
 }
 
 #[cfg(test)]
@@ -207,11 +295,14 @@ mod tests {
     #[test]
     fn the_first_word_survives_the_wire() {
         let ready = Ready {
+            digest: [9; 32],
             idmap_errno: 22,
             profiles: vec![ProfileState::Usable, ProfileState::Missing(Layer::Landlock), ProfileState::NoRoot],
         };
-        assert_eq!(Ready::decode(&ready.encode()), Some(ready));
+        assert_eq!(Ready::decode(&ready.encode()), Some(ready.clone()));
         assert_eq!(Ready::decode(b""), None);
-        assert_eq!(Ready::decode(b"R\0\0\0\0\x80"), None);
+        let mut unknown_layer = Ready { profiles: vec![], ..ready }.encode();
+        unknown_layer.push(0x80);
+        assert_eq!(Ready::decode(&unknown_layer), None);
     }
 }

@@ -84,6 +84,7 @@ fn try_in(
     let run = Run {
         number: NUMBER,
         profile: 0,
+        set: 0,
         exec: ExecId::generate(),
         limits: plan.limits,
         workspace: Workspace::ThrowAway { inputs: false },

@@ -1,0 +1,372 @@
+//! The ledger: tokens, grants and budgets, in one SQLite file that one thread owns.
+//!
+//! ```text
+//! async callers ── Ledger (cheap clone) ──▶ channel ──▶ thread "ledger" ──▶ <state_dir>/ledger.db (+ -wal)
+//!               ◀── oneshot, after the commit ─────────┘   all that wait = one transaction
+//! ```
+//!
+//! **What it promises.** An answer comes after the commit. One writer puts everything in an order, so two callers can
+//! never overspend together. A reservation counts as spent from the moment it is given: a killed daemon can lose
+//! what its callers did not use, never let them use it twice. Secrets of tokens are not in the file, only their SHA-256.
+//!
+//! **What lasts.** Everything answered survives `kill -9`. Power loss is another matter: the file runs with
+//! `synchronous=NORMAL`, so the last moments of *budgets* (reserve, settle) may be forgotten then, which hands a
+//! grant back what was spent in them. Tokens, new grants and revocations are synced to the disk before they are answered.
+//!
+//! **Who may open it.** One process: SQLite's lock is held for as long as it is open, so reservations found open at start
+//! belong to a dead daemon. They are settled as fully used, in every meter, and listed in [`Ledger::recovered`].
+//!
+//! **What it does not know.** Clocks (time comes in), what a capability means (an opaque text), roles, HTTP. Rows are
+//! never deleted: a `decision_key_fingerprint` is single use for ever because its grant stays.
+#![forbid(unsafe_code)]
+
+mod budgets;
+mod db;
+mod grants;
+mod tokens;
+mod writer;
+
+pub use budgets::{Amounts, Ceilings, LostReservation, Meter, PerMeter, Reservation};
+pub use grants::{GrantFilter, GrantPage, GrantRow, LONGEST_PAGE, NewGrant, Revocation};
+pub use tokens::{NewToken, TokenRow, TokenSecret};
+
+use crate::model::ExecId;
+
+use rusqlite::Connection;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, RwLock, mpsc};
+use tokio::sync::{broadcast, oneshot};
+use writer::{Call, Lasting, Order};
+
+/// Name of the file below the state directory.
+pub const FILE_NAME: &str = "ledger.db";
+/// Revocations that a slow listener may fall behind by before it has to look into the ledger again.
+const REVOCATIONS_KEPT: usize = 1024;
+
+/// What can go wrong. `NotFound`, `Revoked`, `Expired`, `Exceeded` and `FingerprintUsed` are the ledger's "no"; the
+/// others are faults of the host.
+#[derive(Debug, thiserror::Error)]
+pub enum LedgerError {
+    /// The file could not be made.
+    #[error("cannot create the ledger {path}")]
+    Create {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Its owner or mode could not be set.
+    #[error("cannot close the ledger {path} to other users (mode 0600)")]
+    Protect {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// SQLite could not open it.
+    #[error("cannot open the ledger {path}")]
+    Open {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: rusqlite::Error,
+    },
+    /// Somebody else has it open.
+    #[error("the ledger {path} is open in another process; is a second daemon running?")]
+    InUse {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// SQLite says it is not a sound database. It is left as it is.
+    #[error(
+        "the ledger {path} is damaged and was left as it is; restore it from a backup, or move it away to start anew"
+    )]
+    Corrupt {
+        /// Which file.
+        path: PathBuf,
+        /// What SQLite said.
+        #[source]
+        source: rusqlite::Error,
+    },
+    /// The integrity check found something. It is left as it is.
+    #[error(
+        "the ledger {path} is damaged ({finding}) and was left as it is; restore it from a backup, or move it away"
+    )]
+    Unsound {
+        /// Which file.
+        path: PathBuf,
+        /// The first finding of the check.
+        finding: String,
+    },
+    /// A database, but not this one.
+    #[error("{path} is not a ledger of sandboxd (application id {found:#x}) and was left as it is")]
+    Foreign {
+        /// Which file.
+        path: PathBuf,
+        /// The id it carries.
+        found: i64,
+    },
+    /// Empty file, or a write-ahead log whose database is gone.
+    #[error(
+        "the ledger {path} has lost its content and was left as it is; restore it from a backup, or move {path}* away"
+    )]
+    Truncated {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// Written by a later version of this program.
+    #[error("the ledger {path} has schema {found}, this program knows up to {known}; use the newer program")]
+    Newer {
+        /// Which file.
+        path: PathBuf,
+        /// The schema in the file.
+        found: i64,
+        /// The latest we know.
+        known: i64,
+    },
+    /// The thread could not be started.
+    #[error("cannot start the ledger's thread")]
+    Thread(#[source] io::Error),
+    /// The ledger was closed, or its thread died.
+    #[error("the ledger is closed")]
+    Closed,
+    /// A statement failed; nothing of its call was kept.
+    #[error("a statement of the ledger failed")]
+    Statement(#[from] rusqlite::Error),
+    /// The transaction that the call was part of failed; nothing of it was kept.
+    #[error("the ledger could not commit")]
+    Commit(#[source] Arc<rusqlite::Error>),
+    /// A list in a row is not JSON.
+    #[error("the list of names in a row of the ledger cannot be read or written")]
+    Names(#[source] serde_json::Error),
+    /// No such token.
+    #[error("there is no token {0}")]
+    TokenNotFound(TokenId),
+    /// No such grant.
+    #[error("there is no grant {0}")]
+    NotFound(GrantId),
+    /// The grant was taken back.
+    #[error("grant {grant_id} was revoked: {}", .revocation.reason)]
+    Revoked {
+        /// Which grant.
+        grant_id: GrantId,
+        /// When and why.
+        revocation: Revocation,
+    },
+    /// The grant's time is over.
+    #[error("grant {grant_id} has expired")]
+    Expired {
+        /// Which grant.
+        grant_id: GrantId,
+        /// When that was.
+        expires_at_ms: u64,
+    },
+    /// The budget does not have that much.
+    #[error("the budget has {left} {} left, {asked} were asked for", .which.name())]
+    Exceeded {
+        /// The first meter that does not have enough.
+        which: Meter,
+        /// What was asked for.
+        asked: u64,
+        /// What is there.
+        left: u64,
+    },
+    /// This decision was turned into a grant before.
+    #[error("this decision_key_fingerprint was used before; a decision gives one grant")]
+    FingerprintUsed,
+    /// More than can be counted.
+    #[error("budget.{} is {given}; the most is {}", .which.name(), budgets::COUNTABLE)]
+    AmountTooLarge {
+        /// Which meter.
+        which: Meter,
+        /// What was asked for.
+        given: u64,
+    },
+    /// The reservation was settled before.
+    #[error("there is no such open reservation")]
+    NotReserved,
+}
+
+macro_rules! ids {
+    ($($(#[$doc:meta])* $id:ident = $prefix:literal;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $id(String);
+
+        impl $id {
+            /// A new id that can't be guessed and sorts by time of creation.
+            #[must_use]
+            pub fn generate() -> Self {
+                // The same digits as an exec's; only the kind in front differs.
+                Self(ExecId::generate().as_str().replacen("ex_", $prefix, 1))
+            }
+
+            /// The id as text.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        /// Any text is taken: an id that nobody made is simply not found.
+        impl From<&str> for $id {
+            fn from(text: &str) -> Self { Self(text.to_owned()) }
+        }
+        impl From<String> for $id {
+            fn from(text: String) -> Self { Self(text) }
+        }
+        impl fmt::Display for $id {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result { f.write_str(&self.0) }
+        }
+        impl fmt::Debug for $id {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result { f.write_str(&self.0) }
+        }
+        impl serde::Serialize for $id {
+            fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> { s.serialize_str(&self.0) }
+        }
+    )*};
+}
+
+ids! {
+    /// Id of a token: `tk_` and 26 digits. Not a secret.
+    TokenId = "tk_";
+    /// Id of a grant: `gr_` and 26 digits.
+    GrantId = "gr_";
+}
+
+/// A handle on the ledger; clones share one thread and one file.
+#[derive(Clone)]
+pub struct Ledger {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    orders: mpsc::Sender<Order>,
+    /// Every token that is not revoked, so that neither a known nor an unknown secret costs disk. Only the writer changes it.
+    tokens: RwLock<tokens::TokenMap>,
+    revocations: broadcast::Sender<Revocation>,
+    recovered: Vec<LostReservation>,
+    path: PathBuf,
+}
+
+impl Ledger {
+    /// Opens (or makes) `<state_dir>/ledger.db`, brings its schema up to date, settles what a dead daemon left open and
+    /// starts the thread. Blocks: call it at start-up, as the user that is to own the file, after the warden has forked.
+    pub fn open(state_dir: &Path) -> Result<Ledger, LedgerError> {
+        let (connection, path) = db::open(state_dir)?;
+        let named = |error| db::blame_file(error, &path);
+        let recovered = budgets::recover(&connection).map_err(named)?;
+        let tokens = tokens::load(&connection).map_err(named)?;
+        let orders = writer::start(connection, path.clone())?;
+        let (revocations, _) = broadcast::channel(REVOCATIONS_KEPT);
+        Ok(Ledger { shared: Arc::new(Shared { orders, tokens: RwLock::new(tokens), revocations, recovered, path }) })
+    }
+
+    /// Waits for what was asked before, then closes the file. Other handles find the ledger [`LedgerError::Closed`].
+    pub async fn close(self) {
+        let (done, closed) = oneshot::channel();
+        if self.shared.orders.send(Order::Close(done)).is_ok() {
+            // An error means that the thread is gone already, and the file closed with it.
+            let _ = closed.await;
+        }
+    }
+
+    /// Where the file is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.shared.path
+    }
+
+    /// What a dead daemon had reserved and not settled. It was counted as used, all of it.
+    #[must_use]
+    pub fn recovered(&self) -> &[LostReservation] {
+        &self.shared.recovered
+    }
+
+    /// Runs `work` inside the writer's next transaction and, once that is committed, `after` on its result, still on the
+    /// writer's thread: what `after` changes in memory is in the order of the commits.
+    async fn call<T, U>(
+        &self,
+        lasting: Lasting,
+        work: impl FnOnce(&Connection) -> Result<T, LedgerError> + Send + 'static,
+        after: impl FnOnce(T) -> U + Send + 'static,
+    ) -> Result<U, LedgerError>
+    where
+        T: Send + 'static,
+        U: Send + 'static,
+    {
+        let (call, answer) = Call::new(work, after);
+        self.shared.orders.send(Order::Work(lasting, call)).map_err(|_| LedgerError::Closed)?;
+        answer.await.map_err(|_| LedgerError::Closed)?
+    }
+
+    /// The same without waiting: for destructors.
+    fn post(&self, work: impl FnOnce(&Connection) -> Result<(), LedgerError> + Send + 'static) {
+        let (call, _) = Call::new(work, |()| ());
+        // A closed ledger keeps the reservation open; the next start counts it as used.
+        let _ = self.shared.orders.send(Order::Work(Lasting::Kill, call));
+    }
+}
+
+impl fmt::Debug for Ledger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ledger").field("path", &self.shared.path).finish_non_exhaustive()
+    }
+}
+
+/// Milliseconds or an amount as SQLite keeps them. A time beyond its numbers is its last one; amounts never are.
+fn stored(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// Milliseconds or an amount as they were kept; the schema holds nothing below zero.
+fn read_back(stored: i64) -> u64 {
+    u64::try_from(stored).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A ledger in a directory that goes away with the test.
+    pub(super) fn fresh() -> (tempfile::TempDir, Ledger) {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let ledger = Ledger::open(directory.path()).expect("a new ledger");
+        (directory, ledger)
+    }
+
+    /// A grant for `budget`; `decision` is its fingerprint. It ends at 1000 ms.
+    pub(super) fn grant(decision: &str, budget: Ceilings) -> NewGrant {
+        NewGrant {
+            tenant: "acme".to_owned(),
+            subject: "uid:7".to_owned(),
+            tool: "exec".to_owned(),
+            call_id: "call-1".to_owned(),
+            capabilities: r#"[{"capability":"python","operations":["exec"]}]"#.to_owned(),
+            expires_at_ms: 1000,
+            budget,
+            decision_key_fingerprint: decision.to_owned(),
+            issued_by: "uid:0".to_owned(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_closed_ledger_says_so_to_its_other_handles() {
+        let (_directory, ledger) = fresh();
+        let other = ledger.clone();
+        ledger.close().await;
+        assert!(matches!(other.get(&GrantId::generate()).await, Err(LedgerError::Closed)));
+    }
+
+    #[test]
+    fn ids_carry_their_kind() {
+        assert!(TokenId::generate().as_str().starts_with("tk_"));
+        let id = GrantId::generate();
+        assert!(id.as_str().starts_with("gr_") && id.as_str().len() == 29, "{id}");
+    }
+}
