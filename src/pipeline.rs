@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 
 use crate::executor::{Executor, ProfileState, RunError, Under};
-use crate::model::{ExecId, ExecRequest, Outcome, Principal, SeccompReport};
+use crate::model::{ExecId, ExecRequest, Outcome, Owner, Principal, SeccompReport};
 use crate::policy::{Permit, Refusal, judge};
 use crate::profile::Profiles;
 use std::collections::HashMap;
@@ -75,7 +75,7 @@ struct Judged {
 
 /// One exec that is queued or running.
 struct Live {
-    principal: Principal,
+    owner: Owner,
     cancel: Arc<Notify>,
 }
 
@@ -146,7 +146,7 @@ impl Pipeline {
         }
         let exec = ExecId::generate();
         let cancel = Arc::new(Notify::new());
-        let live = Live { principal: principal.clone(), cancel: cancel.clone() };
+        let live = Live { owner: principal.owner.clone(), cancel: cancel.clone() };
         self.0.live().insert(exec.clone(), live);
         let listed = Listed { shared: self.0.clone(), exec };
 
@@ -209,7 +209,7 @@ impl Pipeline {
     /// Ends an exec of this caller. Another's is as unknown as none.
     pub fn cancel(&self, principal: &Principal, exec: &ExecId) -> Result<(), Refusal> {
         let live = self.0.live();
-        let mine = live.get(exec).filter(|live| live.principal == *principal).ok_or(Refusal::NoSuchExec)?;
+        let mine = live.get(exec).filter(|live| live.owner == principal.owner).ok_or(Refusal::NoSuchExec)?;
         mine.cancel.notify_one();
         Ok(())
     }

@@ -7,6 +7,7 @@ use crate::executor::RunError;
 use crate::isolation::probe::Kernel;
 use crate::isolation::warden::protocol::Refused;
 use crate::isolation::warden::words::WordsError;
+use crate::ledger::LedgerError;
 use crate::model::Layer;
 use crate::pipeline::Failure;
 use crate::policy::Refusal;
@@ -144,6 +145,18 @@ impl From<Refusal> for ApiError {
                 Self::new(StatusCode::UNPROCESSABLE_ENTITY, "unknown_profile", Class::Schema, message)
                     .details(json!({"field": "profile", "known": known}))
             }
+            Refusal::ProfileNotAllowed { profile } => {
+                let message = format!(
+                    "this caller may not use the profile {profile}; an [access] rule or its token says which it may"
+                );
+                Self::new(StatusCode::FORBIDDEN, "profile_not_allowed", Class::PermissionDeny, message)
+                    .details(json!({"field": "profile", "profile": profile}))
+            }
+            Refusal::RoleMissing { role } => {
+                let message = format!("this needs the role {}, which an [access] rule or a token gives", role.name());
+                Self::new(StatusCode::FORBIDDEN, "role_missing", Class::PermissionDeny, message)
+                    .details(json!({"role": role.name()}))
+            }
             Refusal::CapabilityNotSupported { capability, operation, available } => {
                 let name = capability.name();
                 let message = format!("the profile does not declare {name}:{operation}; use one that does");
@@ -273,6 +286,20 @@ impl From<RunError> for ApiError {
             }
             RunError::Pipes(error) => {
                 tracing::error!(%error, "could not make pipes");
+                Self::internal()
+            }
+        }
+    }
+}
+
+impl From<LedgerError> for ApiError {
+    fn from(error: LedgerError) -> Self {
+        match error {
+            LedgerError::TokenNotFound(_) | LedgerError::NotFound(_) => {
+                Self::new(StatusCode::NOT_FOUND, "not_found", Class::Schema, "there is no such thing of yours")
+            }
+            error => {
+                tracing::error!(error = &error as &dyn std::error::Error, "the ledger failed");
                 Self::internal()
             }
         }

@@ -3,13 +3,15 @@
 use super::access::{Access, Peer};
 use super::doctor::Doctor;
 use super::error::ApiError;
+use super::tokens;
 use super::wire::{ExecAnswer, HealthAnswer, ProfileAnswer, ProfilesAnswer};
 use crate::executor::ProfileState;
+use crate::ledger::Ledger;
 use crate::model::{ExecId, ExecRequest, Object, Principal, Rootfs};
 use crate::pipeline::{InForce, Pipeline};
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, FromRequest, Path, Request, State as AxumState};
-use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
@@ -30,11 +32,13 @@ pub struct State {
     pub access: Access,
     /// What is known of the host.
     pub doctor: Arc<Doctor>,
+    /// Tokens, grants and budgets.
+    pub ledger: Ledger,
 }
 
 /// The id of one request, in its answer and in the log.
 #[derive(Clone)]
-struct RequestId(Arc<str>);
+pub(super) struct RequestId(pub(super) Arc<str>);
 
 /// All routes. The connection's [`Peer`] must be among a request's extensions.
 pub fn router(state: State) -> Router {
@@ -43,6 +47,8 @@ pub fn router(state: State) -> Router {
         .route("/v1/execs/{id}", delete(cancel_exec))
         .route("/v1/health", get(health))
         .route("/v1/doctor", get(doctor))
+        .route("/v1/tokens", post(tokens::create).get(tokens::list))
+        .route("/v1/tokens/{id}", delete(tokens::revoke))
         .route("/v1/profiles", get(list_profiles))
         .route("/v1/profiles/{id}", get(show_profile))
         .fallback(|Extension(RequestId(id))| async move { ApiError::not_found().of_request(&id) })
@@ -70,7 +76,9 @@ async fn number(mut request: Request, next: Next) -> Response {
 async fn identify(AxumState(state): AxumState<State>, mut request: Request, next: Next) -> Response {
     let peer = request.extensions().get::<Peer>().copied();
     let id = request.extensions().get::<RequestId>().map(|id| id.0.clone()).unwrap_or_default();
-    let Some(principal) = peer.and_then(|peer| state.access.identify(peer)) else {
+    // A header that is not text is a token that can't be one.
+    let authorization = request.headers().get(header::AUTHORIZATION).map(|value| value.to_str().unwrap_or(""));
+    let Some(principal) = peer.and_then(|peer| state.access.identify(peer, authorization)) else {
         tracing::warn!(request = %id, ?peer, "a caller without an access rule");
         return ApiError::unauthenticated().of_request(&id).into_response();
     };
@@ -79,7 +87,7 @@ async fn identify(AxumState(state): AxumState<State>, mut request: Request, next
 }
 
 /// A JSON body whose mistakes name their field.
-struct Body<T>(T);
+pub(super) struct Body<T>(pub(super) T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
     type Rejection = Response;

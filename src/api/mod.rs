@@ -9,6 +9,7 @@ mod doctor;
 mod error;
 mod handlers;
 mod server;
+mod tokens;
 pub mod wire;
 
 pub use access::{Access, AccessRules, Peer};

@@ -1,7 +1,7 @@
 //! What goes over the wire beside the request: answers, errors, health. `sandboxctl` sees only this and `model`.
 
 use crate::model::{
-    CapabilitySet, Ending, Enforcement, Layer, LimitHit, Limits, Outcome, Output, SeccompReport, Tcp, Usage,
+    CapabilitySet, Ending, Enforcement, Layer, LimitHit, Limits, Outcome, Output, Role, SeccompReport, Tcp, Usage,
 };
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -174,6 +174,61 @@ pub struct HealthAnswer {
     pub queued: usize,
     /// Whether every check of the doctor passed.
     pub healthy: bool,
+}
+
+/// `POST /v1/tokens`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewTokenRequest {
+    /// What its owner calls it.
+    pub name: String,
+    /// The account it acts for.
+    pub tenant: String,
+    /// The caller within it.
+    pub subject: String,
+    /// What it may do.
+    pub roles: Vec<Role>,
+    /// Profiles it may use; all if left out.
+    #[serde(default)]
+    pub profiles: Option<Vec<String>>,
+    /// When it ends, in milliseconds since the epoch; never if left out.
+    #[serde(default)]
+    pub expires_at_ms: Option<u64>,
+}
+
+/// A token, without its secret but for the one answer that makes it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenAnswer {
+    /// Its id.
+    pub token_id: String,
+    /// What its owner calls it.
+    pub name: String,
+    /// The account it acts for.
+    pub tenant: String,
+    /// The caller within it.
+    pub subject: String,
+    /// What it may do.
+    pub roles: Vec<String>,
+    /// Profiles it may use; null: all.
+    pub profiles: Option<Vec<String>>,
+    /// When it was made.
+    pub created_at_ms: u64,
+    /// When it ends; null: never.
+    pub expires_at_ms: Option<u64>,
+    /// When it was revoked; null: it is live.
+    pub revoked_at_ms: Option<u64>,
+    /// Shown once, when it is made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret: Option<String>,
+}
+
+/// `GET /v1/tokens`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokensAnswer {
+    /// All of them, oldest first.
+    pub items: Vec<TokenAnswer>,
+    /// Always null: there are few.
+    pub next_cursor: Option<String>,
 }
 
 /// `GET /v1/profiles/{id}`: a profile as it is enforced.

@@ -8,7 +8,7 @@ use crate::api::wire::{ErrorAnswer, ErrorBody};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
-use hyper::header::{ACCEPT, CONTENT_TYPE, HOST, USER_AGENT};
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
@@ -113,16 +113,24 @@ pub struct Answer<T> {
 }
 
 /// The way to one daemon.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Client {
     socket: PathBuf,
+    /// Shown to the daemon instead of our uid. Never printed.
+    token: Option<String>,
 }
 
 impl Client {
     /// A client of the daemon that listens on `socket`. Connects with each call, not before.
     #[must_use]
     pub fn new(socket: impl Into<PathBuf>) -> Self {
-        Self { socket: socket.into() }
+        Self { socket: socket.into(), token: None }
+    }
+
+    /// The same, acting as the owner of a token.
+    #[must_use]
+    pub fn with_token(self, token: Option<String>) -> Self {
+        Self { token, ..self }
     }
 
     /// Where the daemon should listen.
@@ -147,6 +155,12 @@ impl Client {
         self.call(Method::POST, path, body.into()).await
     }
 
+    /// Takes something away.
+    pub async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<Answer<T>, ClientError> {
+        let call = self.call(Method::DELETE, path, Bytes::new());
+        timeout(LOOKUP_TIMEOUT, call).await.unwrap_or_else(|_| Err(self.slow(LOOKUP_TIMEOUT)))
+    }
+
     fn slow(&self, after: Duration) -> ClientError {
         ClientError::Slow { socket: self.socket.clone(), after }
     }
@@ -163,6 +177,9 @@ impl Client {
             .header(HOST, "sandboxd")
             .header(ACCEPT, "application/json")
             .header(USER_AGENT, concat!("sandboxctl/", env!("CARGO_PKG_VERSION")));
+        if let Some(token) = &self.token {
+            request = request.header(AUTHORIZATION, format!("Bearer {token}"));
+        }
         if !body.is_empty() {
             request = request.header(CONTENT_TYPE, "application/json");
         }

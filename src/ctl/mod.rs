@@ -42,6 +42,10 @@ pub struct Cli {
     )]
     pub socket: PathBuf,
 
+    /// Act as the owner of this token instead of as yourself
+    #[arg(long, global = true, value_name = "SECRET", env = "SANDBOXD_TOKEN", hide_env_values = true, help_heading = GLOBAL)]
+    pub token: Option<String>,
+
     /// Print the daemon's answer as JSON
     #[arg(long, global = true, help_heading = GLOBAL)]
     pub json: bool,
@@ -73,6 +77,8 @@ pub enum Verb {
     Doctor(commands::doctor::Doctor),
     /// Say whether the daemon is well
     Health(commands::health::Health),
+    /// Make, list and revoke tokens (admin)
+    Token(commands::token::Token),
     /// List, show and check profiles
     Profile(commands::profile::Profile),
 }
@@ -110,7 +116,8 @@ pub fn main() -> ExitCode {
         }
     };
     let form = if cli.json { Form::Json } else { Form::Text };
-    let context = Context { client: Client::new(&cli.socket), form, out: Stream::stdout(), err: Stream::stderr() };
+    let client = Client::new(&cli.socket).with_token(cli.token);
+    let context = Context { client, form, out: Stream::stdout(), err: Stream::stderr() };
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -132,6 +139,7 @@ pub async fn perform(verb: Verb, context: &Context) -> u8 {
         Verb::Shell(shell) => shell.perform(context).await,
         Verb::Doctor(doctor) => doctor.perform(context).await,
         Verb::Health(health) => health.perform(context).await,
+        Verb::Token(token) => token.perform(context).await,
         Verb::Profile(profile) => profile.perform(context).await,
     };
     done.unwrap_or_else(|error| {

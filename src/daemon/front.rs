@@ -4,6 +4,7 @@ use super::rules::{Files, Rules};
 use super::{Config, Places};
 use crate::api::{Access, Doctor, State, router, serve};
 use crate::executor::{Executor, HostReport, Warden};
+use crate::ledger::Ledger;
 use crate::pipeline::{InForce, Pipeline};
 use crate::workspace::Store;
 use anyhow::Context;
@@ -28,7 +29,6 @@ pub(super) struct Parts {
     pub files: Files,
     pub in_force: InForce,
     pub report: HostReport,
-    pub access: Access,
     pub warden: OwnedFd,
     pub warden_pid: Pid,
     pub listener: UnixListener,
@@ -49,7 +49,7 @@ pub(super) fn run(parts: Parts) -> anyhow::Result<i32> {
 }
 
 async fn serve_until_end(parts: Parts) -> anyhow::Result<i32> {
-    let Parts { config, files, in_force, report, access, warden, warden_pid, listener, places, _lock } = parts;
+    let Parts { config, files, in_force, report, warden, warden_pid, listener, places, _lock } = parts;
     let warden = Warden::connect(warden).context("the socket to the warden")?;
     let store = Arc::new(Store::open(&places.projects).context("the workspaces")?);
     let report = Arc::new(report);
@@ -60,15 +60,18 @@ async fn serve_until_end(parts: Parts) -> anyhow::Result<i32> {
     }
     let rules = Arc::new(Rules::new(files, in_force, warden.clone()));
     let pipeline = Pipeline::new(rules.clone(), executor, config.max_concurrent_execs, config.max_queued_execs);
-    let state = State { pipeline: pipeline.clone(), access, doctor };
+    let ledger = Ledger::open(&places.state_dir).context("the ledger of tokens and grants")?;
+    let access = Access::new(config.access.clone(), ledger.clone());
+    let state = State { ledger: ledger.clone(), pipeline: pipeline.clone(), access, doctor };
     let listener = tokio::net::UnixListener::from_std(listener).context("the socket")?;
+    // Before the first caller can see us well: a signal must never find its default disposition.
+    let mut terminate = signal(SignalKind::terminate()).context("SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT")?;
+    let mut hang_up = signal(SignalKind::hangup()).context("SIGHUP")?;
     let (stop, stopped) = watch::channel(false);
     let server = tokio::spawn(serve(listener, router(state), stopped));
     tracing::info!(socket = %places.socket.display(), "ready");
 
-    let mut terminate = signal(SignalKind::terminate()).context("SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT")?;
-    let mut hang_up = signal(SignalKind::hangup()).context("SIGHUP")?;
     let end = loop {
         tokio::select! {
             _ = terminate.recv() => break End::Asked,
@@ -100,6 +103,7 @@ async fn serve_until_end(parts: Parts) -> anyhow::Result<i32> {
     // The answers that are on their way have a second to get out.
     let _ = tokio::time::timeout(Duration::from_secs(1), server).await;
     drain_answers(&pipeline).await;
+    ledger.close().await;
     reap_warden(warden_pid).await;
     for file in [&places.socket, &places.pid_file] {
         // The next start removes what is left.

@@ -20,7 +20,6 @@ mod rules;
 
 pub use config::{Arguments, Config, LogFormat};
 
-use crate::api::Access;
 use crate::executor::HostReport;
 use crate::isolation::cgroup::Tree;
 use crate::isolation::probe::Kernel;
@@ -99,13 +98,11 @@ pub fn run(config: Config) -> anyhow::Result<i32> {
     privileges::give_up(service, &places, &files).context("could not give up root")?;
     host::name_process(c"sandboxd-front");
     rustix::io::ioctl_fionbio(&ours, true).context("the socket to the warden")?;
-    let access = Access::new(config.access.clone());
     front::run(front::Parts {
         config,
         files,
         in_force: reading.in_force(ready),
         report,
-        access,
         warden: ours,
         warden_pid,
         listener,

@@ -171,7 +171,7 @@ impl Executor {
         let (store, exec, permit) = (self.store.clone(), exec.clone(), permit.clone());
         let work = move || {
             let inputs = permit.inputs().iter().map(|file| (file.path.as_str(), file.content.as_slice()));
-            store.lay(&exec, permit.principal(), permit.project(), permit.cwd(), inputs)
+            store.lay(&exec, permit.owner(), permit.project(), permit.cwd(), inputs)
         };
         tokio::task::spawn_blocking(work).await.expect("laying files down does not panic")
     }

@@ -239,12 +239,13 @@ mod tests {
             bytes.truncate(6000);
             bytes
         };
-        let damages: [(&str, Box<dyn Fn(Vec<u8>) -> Vec<u8>>); 5] = [
-            ("empty", Box::new(|_| Vec::new())),
-            ("text", Box::new(|_| b"this is not a database, but it is long enough to be read as one".repeat(100))),
-            ("zeroed page", Box::new(zeroed_page)),
-            ("cut", Box::new(cut)),
-            ("zeroes", Box::new(|bytes| vec![0; bytes.len()])),
+        type Damage = fn(Vec<u8>) -> Vec<u8>;
+        let damages: [(&str, Damage); 5] = [
+            ("empty", |_| Vec::new()),
+            ("text", |_| b"this is not a database, but it is long enough to be read as one".repeat(100)),
+            ("zeroed page", zeroed_page),
+            ("cut", cut),
+            ("zeroes", |bytes| vec![0; bytes.len()]),
         ];
         for (name, damage) in damages {
             let directory = new_and_closed();

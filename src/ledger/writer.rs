@@ -168,8 +168,10 @@ mod tests {
     use super::super::GrantId;
     use super::*;
 
+    type Asked = (Box<dyn Job>, oneshot::Receiver<Result<(), LedgerError>>);
+
     /// A job that adds a row to `t`, then does `rest`.
-    fn adds(rest: &'static str, works: bool) -> (Box<dyn Job>, oneshot::Receiver<Result<(), LedgerError>>) {
+    fn adds(rest: &'static str, works: bool) -> Asked {
         let work = move |connection: &Connection| {
             connection.execute_batch(&format!("INSERT INTO t VALUES (1); {rest}"))?;
             if works { Ok(()) } else { Err(LedgerError::NotFound(GrantId::from("gr_none"))) }
@@ -177,7 +179,7 @@ mod tests {
         Call::new(work, |()| ())
     }
 
-    fn commit_all(jobs: Vec<(Box<dyn Job>, oneshot::Receiver<Result<(), LedgerError>>)>) -> (Vec<bool>, i64) {
+    fn commit_all(jobs: Vec<Asked>) -> (Vec<bool>, i64) {
         let connection = Connection::open_in_memory().expect("memory");
         connection.execute_batch("CREATE TABLE t (x)").expect("a table");
         let (mut batch, answers): (Vec<_>, Vec<_>) = jobs.into_iter().unzip();

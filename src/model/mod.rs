@@ -20,6 +20,6 @@ pub use id::{ExecId, IdError, ProjectId};
 pub use limits::{Limit, LimitError, Limits};
 pub use object::Object;
 pub use outcome::{Ending, LimitHit, Outcome, Output, Usage};
-pub use principal::Principal;
+pub use principal::{Owner, Principal, Role};
 pub use request::{DEFAULT_PROFILE, ExecRequest, ExecSpec, Input, Kind, Mode, PolicyOverrides};
 pub use sandbox::{Rootfs, Tcp};

@@ -131,9 +131,7 @@ impl Scope {
             (
                 Self::Endpoint { host, ports, schemes, methods },
                 Self::Endpoint { host: host_b, ports: ports_b, schemes: schemes_b, methods: methods_b },
-            ) => {
-                host.covers(host_b) && ports.covers(ports_b) && schemes.covers(schemes_b) && methods.covers(methods_b)
-            }
+            ) => host.covers(host_b) && ports.covers(ports_b) && schemes.covers(schemes_b) && methods.covers(methods_b),
             _ => false,
         }
     }
@@ -155,7 +153,10 @@ impl Scope {
             (Self::Tools(tools), Resource::Program(program)) => tools.allows(|tool| tool.matches(program)),
             (Self::Path(prefix), Resource::Path(path)) => prefix.holds(path),
             (Self::Page(own), Resource::Page(host)) => own.matches(host),
-            (Self::Endpoint { host: own, ports, schemes, methods }, Resource::Endpoint { host, port, scheme, method }) => {
+            (
+                Self::Endpoint { host: own, ports, schemes, methods },
+                Resource::Endpoint { host, port, scheme, method },
+            ) => {
                 own.matches(host)
                     && ports.allows(|own| u16::from(*own) == *port)
                     && schemes.allows(|own| own.as_str() == *scheme)
@@ -442,7 +443,10 @@ mod tests {
                 json!({"capability": "net", "operations": ["http"], "host": "*.github.com", "ports": [80, 443],
                        "methods": ["GET", "HEAD"]}),
             ),
-            (json!({"capability": "process", "tools": []}), json!({"capability": "process", "operations": ["exec"], "tools": []})),
+            (
+                json!({"capability": "process", "tools": []}),
+                json!({"capability": "process", "operations": ["exec"], "tools": []}),
+            ),
             (json!({"capability": "tmp"}), json!({"capability": "tmp", "operations": ["alloc"]})),
         ] {
             let allowance = read(given).expect("an allowance");

@@ -269,9 +269,8 @@ pub(super) mod tests {
         let method = prop::sample::select(vec!["GET", "HEAD", "PUT"]);
         let scheme = prop::sample::select(vec!["http", "https", "ws"]);
         let operation = prop::sample::select(vec!["read", "list", "write", "fly"]);
-        (0..7usize, text, host, prop::sample::select(vec![80u16, 443, 8080]), (method, scheme, operation)).prop_map(
-            |(kind, text, host, port, words)| Asked { kind, text: text.to_owned(), host, port, words },
-        )
+        (0..7usize, text, host, prop::sample::select(vec![80u16, 443, 8080]), (method, scheme, operation))
+            .prop_map(|(kind, text, host, port, words)| Asked { kind, text: text.to_owned(), host, port, words })
     }
 
     fn some(of: &'static [&'static str]) -> impl Strategy<Value = Vec<&'static str>> {
@@ -368,14 +367,19 @@ pub(super) mod tests {
     #[test]
     fn equal_sets_have_one_normal_form() {
         for (a, b) in [
-            (json!(["filesystem:read", "filesystem:list"]), json!([{"capability": "filesystem", "operations": ["list", "read"]}])),
+            (
+                json!(["filesystem:read", "filesystem:list"]),
+                json!([{"capability": "filesystem", "operations": ["list", "read"]}]),
+            ),
             (json!(["process", {"capability": "process", "tools": ["git"]}]), json!(["process"])),
             (
                 json!([{"capability": "process", "tools": ["git"]}, {"capability": "process", "tools": ["ls", "/bin/ls"]}]),
                 json!([{"capability": "process", "tools": ["ls", "git"]}]),
             ),
-            (json!([{"capability": "filesystem", "path": "a/b"}, {"capability": "filesystem", "path": "./a/"}]),
-             json!([{"capability": "filesystem", "path": "a"}])),
+            (
+                json!([{"capability": "filesystem", "path": "a/b"}, {"capability": "filesystem", "path": "./a/"}]),
+                json!([{"capability": "filesystem", "path": "a"}]),
+            ),
             (json!([{"capability": "net", "methods": []}, {"capability": "process", "tools": []}]), json!([])),
             (json!([{"capability": "filesystem", "operations": []}]), json!([])),
         ] {
@@ -404,12 +408,15 @@ pub(super) mod tests {
     #[test]
     fn an_intersection_that_would_explode_says_so() {
         let cross = |field: &str, from: u16| {
-            let values: Vec<_> = (0..100u16).map(|n| json!({"capability": "net", "host": "x.com", field: [from + n]})).collect();
+            let values: Vec<_> =
+                (0..100u16).map(|n| json!({"capability": "net", "host": "x.com", field: [from + n]})).collect();
             json!(values)
         };
         let ports = set(cross("ports", 1));
-        let methods = |n: usize| "ABCDEFGHIJKLMNOPQRSTUVWXYZ".chars().nth(n % 26).map(|c| c.to_string().repeat(n / 26 + 1));
-        let methods: Vec<_> = (0..100).map(|n| json!({"capability": "net", "host": "x.com", "methods": [methods(n)]})).collect();
+        let methods =
+            |n: usize| "ABCDEFGHIJKLMNOPQRSTUVWXYZ".chars().nth(n % 26).map(|c| c.to_string().repeat(n / 26 + 1));
+        let methods: Vec<_> =
+            (0..100).map(|n| json!({"capability": "net", "host": "x.com", "methods": [methods(n)]})).collect();
         assert_eq!(ports.intersect(&set(json!(methods))), Err(TooComplex));
     }
 }

@@ -192,9 +192,35 @@ mod tests {
         let long_label = "a".repeat(64);
         let long_name = ["a".repeat(63).as_str(); 4].join(".");
         for bad in [
-            "", ".", "..", "a..b", ".a", "a..", "-a.com", "a-.com", "a b.com", "ä.com", "a/b", "a:80", "u@a.com", "*.a",
-            "127.1", "2130706433", "0x7f.0.0.1", "0x7f000001", "a.0x1", "127.0.0.01", "1.2.3.4.", "1.2.3.4.5", "[127.0.0.1]",
-            "[::1", "::1]", "fe80::1%eth0", "a\0.com", &long_label, &long_name,
+            "",
+            ".",
+            "..",
+            "a..b",
+            ".a",
+            "a..",
+            "-a.com",
+            "a-.com",
+            "a b.com",
+            "ä.com",
+            "a/b",
+            "a:80",
+            "u@a.com",
+            "*.a",
+            "127.1",
+            "2130706433",
+            "0x7f.0.0.1",
+            "0x7f000001",
+            "a.0x1",
+            "127.0.0.01",
+            "1.2.3.4.",
+            "1.2.3.4.5",
+            "[127.0.0.1]",
+            "[::1",
+            "::1]",
+            "fe80::1%eth0",
+            "a\0.com",
+            &long_label,
+            &long_name,
         ] {
             assert!(bad.parse::<Host>().is_err(), "{bad:?}");
         }
@@ -204,7 +230,8 @@ mod tests {
     }
 
     fn names() -> impl Strategy<Value = String> {
-        prop::collection::vec(prop::sample::select(vec!["a", "b", "ab", "com"]), 1..5).prop_map(|labels| labels.join("."))
+        prop::collection::vec(prop::sample::select(vec!["a", "b", "ab", "com"]), 1..5)
+            .prop_map(|labels| labels.join("."))
     }
 
     fn patterns() -> impl Strategy<Value = HostPattern> {

@@ -3,7 +3,7 @@
 use super::path;
 use super::refusal::Refusal;
 use crate::model::{
-    Capability, ExecRequest, ExecSpec, Input, Kind, Limit, LimitError, Limits, Mode, Principal, ProjectId,
+    Capability, ExecRequest, ExecSpec, Input, Kind, Limit, LimitError, Limits, Mode, Owner, Principal, ProjectId, Role,
 };
 use crate::profile::{Profile, Profiles};
 use base64::Engine;
@@ -29,7 +29,7 @@ pub struct InputFile {
 /// A judged exec. Only [`judge`] makes one.
 #[derive(Debug, Clone)]
 pub struct Permit {
-    principal: Principal,
+    owner: Owner,
     profile: (u16, String),
     project: Option<ProjectId>,
     limits: Limits,
@@ -44,8 +44,8 @@ pub struct Permit {
 impl Permit {
     /// Who asked.
     #[must_use]
-    pub fn principal(&self) -> &Principal {
-        &self.principal
+    pub fn owner(&self) -> &Owner {
+        &self.owner
     }
     /// Index of the profile, for the warden.
     #[must_use]
@@ -105,6 +105,7 @@ pub fn judge(principal: &Principal, profiles: &Profiles, request: &ExecRequest) 
         given: request.profile.clone(),
         known: profiles.ids().into_iter().map(str::to_owned).collect(),
     })?;
+    permit_caller(principal, profile)?;
     permit_capability(profile, request.exec.kind)?;
     refuse_what_is_not_there_yet(request)?;
     let project = match &request.project_id {
@@ -113,7 +114,7 @@ pub fn judge(principal: &Principal, profiles: &Profiles, request: &ExecRequest) 
     };
     let (command, argv) = program(&request.exec)?;
     Ok(Permit {
-        principal: principal.clone(),
+        owner: principal.owner.clone(),
         profile: (index, profile.id.clone()),
         project,
         limits: narrow(profile, request)?,
@@ -128,6 +129,16 @@ pub fn judge(principal: &Principal, profiles: &Profiles, request: &ExecRequest) 
 
 fn invalid(field: impl Into<String>, problem: impl ToString) -> Refusal {
     Refusal::InvalidField { field: field.into(), problem: problem.to_string() }
+}
+
+fn permit_caller(principal: &Principal, profile: &Profile) -> Result<(), Refusal> {
+    if !principal.has(Role::User) {
+        return Err(Refusal::RoleMissing { role: Role::User });
+    }
+    if !principal.may_use(&profile.id) {
+        return Err(Refusal::ProfileNotAllowed { profile: profile.id.clone() });
+    }
+    Ok(())
 }
 
 fn permit_capability(profile: &Profile, kind: Kind) -> Result<(), Refusal> {
@@ -289,8 +300,31 @@ mod tests {
 
     fn judged(request: serde_json::Value) -> Result<Permit, Refusal> {
         let profiles = Profiles::load(None).expect("the shipped profiles");
-        let caller = Principal { tenant: "local".into(), subject: "uid:0".into() };
-        judge(&caller, &profiles, &serde_json::from_value(request).expect("a request"))
+        judge(&caller(None), &profiles, &serde_json::from_value(request).expect("a request"))
+    }
+
+    fn caller(profiles: Option<&[&str]>) -> Principal {
+        Principal {
+            owner: Owner { tenant: "local".into(), subject: "uid:0".into() },
+            roles: [Role::User].into(),
+            profiles: profiles.map(|profiles| profiles.iter().map(|id| (*id).to_owned()).collect()),
+        }
+    }
+
+    #[test]
+    fn a_caller_without_the_role_or_the_profile_is_refused() {
+        let profiles = Profiles::load(None).expect("the shipped profiles");
+        let request: ExecRequest =
+            serde_json::from_value(serde_json::json!({"exec": {"kind": "process", "command": "true"}}))
+                .expect("a request");
+        let judged = |caller: &Principal| judge(caller, &profiles, &request);
+        assert!(judged(&caller(Some(&["python-default"]))).is_ok());
+        let refused = judged(&caller(Some(&["strict"]))).expect_err("another profile");
+        assert_eq!(refused, Refusal::ProfileNotAllowed { profile: "python-default".into() });
+        // An empty list allows nothing.
+        assert!(judged(&caller(Some(&[]))).is_err());
+        let no_role = Principal { roles: [Role::Admin].into(), ..caller(None) };
+        assert_eq!(judged(&no_role).expect_err("no role"), Refusal::RoleMissing { role: Role::User });
     }
 
     fn refused_field(request: serde_json::Value) -> String {

@@ -1,7 +1,7 @@
 //! A no, with the rule that said it and the field it is about.
 
 use super::path::PathReason;
-use crate::model::Capability;
+use crate::model::{Capability, Role};
 
 /// Why a request is not permitted. `api/error.rs` gives each its status, code and class.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -12,6 +12,16 @@ pub enum Refusal {
         given: String,
         /// What there is.
         known: Vec<String>,
+    },
+    /// The caller may not use that profile.
+    ProfileNotAllowed {
+        /// Which.
+        profile: String,
+    },
+    /// The caller does not have the role.
+    RoleMissing {
+        /// Which.
+        role: Role,
     },
     /// The profile does not declare the capability.
     CapabilityNotSupported {

@@ -25,15 +25,47 @@ const PATH_MAX: usize = 4096;
 
 /// Programs that run what they are told in a shell's language.
 const SHELLS: &[&str] = &[
-    "sh", "bash", "rbash", "dash", "ash", "hush", "zsh", "ksh", "mksh", "lksh", "pdksh", "oksh", "loksh", "rksh", "yash",
-    "posh", "fish", "csh", "tcsh", "rc", "es", "nu", "elvish", "pwsh", "busybox", "toybox",
+    "sh", "bash", "rbash", "dash", "ash", "hush", "zsh", "ksh", "mksh", "lksh", "pdksh", "oksh", "loksh", "rksh",
+    "yash", "posh", "fish", "csh", "tcsh", "rc", "es", "nu", "elvish", "pwsh", "busybox", "toybox",
 ];
 
 /// Programs that run another one named in their arguments; with a shell among these they count as that shell.
 const WRAPPERS: &[&str] = &[
-    "env", "nice", "ionice", "nohup", "timeout", "stdbuf", "setsid", "time", "xargs", "parallel", "find", "sudo", "su",
-    "doas", "runuser", "setpriv", "chroot", "unshare", "nsenter", "chrt", "taskset", "prlimit", "flock", "watch",
-    "script", "strace", "ltrace", "gdb", "valgrind", "catchsegv", "coreutils", "tini", "dumb-init", "bwrap", "firejail",
+    "env",
+    "nice",
+    "ionice",
+    "nohup",
+    "timeout",
+    "stdbuf",
+    "setsid",
+    "time",
+    "xargs",
+    "parallel",
+    "find",
+    "sudo",
+    "su",
+    "doas",
+    "runuser",
+    "setpriv",
+    "chroot",
+    "unshare",
+    "nsenter",
+    "chrt",
+    "taskset",
+    "prlimit",
+    "flock",
+    "watch",
+    "script",
+    "strace",
+    "ltrace",
+    "gdb",
+    "valgrind",
+    "catchsegv",
+    "coreutils",
+    "tini",
+    "dumb-init",
+    "bwrap",
+    "firejail",
     "choom",
 ];
 
@@ -146,10 +178,8 @@ impl<'a> Program<'a> {
     #[must_use]
     pub fn new(command: &'a str, path_variable: Option<&str>) -> Self {
         let place = if !command.contains('/') {
-            let standard = |directory: &str| STANDARD_DIRECTORIES.contains(&directory);
-            let mut searched = path_variable.unwrap_or_default().split(':').filter(|directory| !directory.is_empty());
-            let known = path_variable.is_some() && searched.all(standard);
-            if known && is_tool_name(command) { Place::Bare } else { Place::Elsewhere }
+            let known = path_variable.is_some_and(is_standard_path) && is_tool_name(command);
+            if known { Place::Bare } else { Place::Elsewhere }
         } else if in_standard_directory(command).is_some() {
             Place::Standard
         } else if is_plain_absolute(command) {
@@ -186,7 +216,8 @@ impl<'a> Program<'a> {
         }
         // `env -S "bash -c x"` and `--command=bash` hide the word within an argument. A plain mention is taken for a start:
         // being asked for a capability too many is the cheaper mistake.
-        let separator = |c: char| c.is_whitespace() || matches!(c, '=' | ';' | '&' | '|' | '(' | ')' | '`' | '\'' | '"');
+        let separator =
+            |c: char| c.is_whitespace() || matches!(c, '=' | ';' | '&' | '|' | '(' | ')' | '`' | '\'' | '"');
         args.iter().flat_map(|arg| arg.split(separator)).map(last_name).find(|word| is_shell(word))
     }
 }
@@ -202,11 +233,21 @@ fn is_wrapper(name: &str) -> bool {
     WRAPPERS.contains(&name) || ["ld-linux", "ld-musl", "ld.so", "ld-2."].iter().any(|loader| name.starts_with(loader))
 }
 
-/// Whether a variable can make a listed tool run other code than its own, before its first line: the dynamic loader's
-/// variables, and `PATH` for what the tool itself looks up. With a list of tools, a request may not set them.
+fn is_standard_path(path_variable: &str) -> bool {
+    let mut searched = path_variable.split(':').filter(|directory| !directory.is_empty()); // as the lookup does
+    searched.all(|directory| STANDARD_DIRECTORIES.contains(&directory))
+}
+
+/// Whether a variable can make a listed tool run other code than its own before its first line: the loader's variables,
+/// and a `PATH` with other directories, for what the tool itself looks up. With a list of tools a request may not set
+/// them. Tools have their own such variables (`GIT_SSH_COMMAND`, `PYTHONPATH`, …): whoever lists a tool has to know those.
 #[must_use]
-pub fn redirects_code(variable: &str) -> bool {
-    variable.starts_with("LD_") || matches!(variable, "PATH" | "GCONV_PATH" | "BASH_ENV" | "ENV" | "GLIBC_TUNABLES")
+pub fn redirects_code(variable: &str, value: &str) -> bool {
+    match variable {
+        "PATH" => !is_standard_path(value),
+        "GCONV_PATH" | "GLIBC_TUNABLES" | "BASH_ENV" | "ENV" => true,
+        _ => variable.starts_with("LD_"),
+    }
 }
 
 #[cfg(test)]
@@ -306,6 +347,21 @@ mod tests {
         ] {
             let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
             assert_eq!(Program::new(command, Some(PATH)).shell(&args), shell, "{command} {args:?}");
+        }
+    }
+
+    #[test]
+    fn variables_that_redirect_code_are_known() {
+        for (variable, value, redirects) in [
+            ("LD_PRELOAD", "/workspace/work/x.so", true),
+            ("LD_LIBRARY_PATH", ".", true),
+            ("PATH", "/workspace/work:/usr/bin", true),
+            ("PATH", "/usr/bin:/bin", false),
+            ("BASH_ENV", "x", true),
+            ("LANG", "C", false),
+            ("OLD_LD", "x", false),
+        ] {
+            assert_eq!(redirects_code(variable, value), redirects, "{variable}={value}");
         }
     }
 

@@ -9,7 +9,7 @@
 //! It decides nothing: paths come here normalised, and whose a project is, is a file's word.
 #![forbid(unsafe_code)]
 
-use crate::model::{ExecId, Principal, ProjectId};
+use crate::model::{ExecId, Owner, ProjectId};
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, OpenHow, ResolveFlag, openat2, renameat};
 use nix::sys::stat::{Mode, mkdirat};
@@ -123,7 +123,7 @@ impl Store {
     pub fn lay<'a>(
         &self,
         exec: &ExecId,
-        owner: &Principal,
+        owner: &Owner,
         project: Option<&ProjectId>,
         cwd: &str,
         inputs: impl ExactSizeIterator<Item = (&'a str, &'a [u8])>,
@@ -159,7 +159,7 @@ impl Store {
     }
 
     /// The project's directory, made for `owner` if there is none; an error if it is another's.
-    fn own_project(&self, project: &ProjectId, owner: &Principal, exec: &ExecId) -> Result<OwnedFd, WorkspaceError> {
+    fn own_project(&self, project: &ProjectId, owner: &Owner, exec: &ExecId) -> Result<OwnedFd, WorkspaceError> {
         let root = make_directory(&self.projects, project.as_str(), 0o700).map_err(host("open the project"))?;
         let mine = format!("{}\n{}\n", owner.tenant, owner.subject);
         // Written aside and linked into place: of two first callers exactly one becomes the owner, and nobody
@@ -230,8 +230,8 @@ fn write_input(area: &OwnedFd, path: &str, content: &[u8]) -> Result<(), Workspa
 mod tests {
     use super::*;
 
-    fn principal(subject: &str) -> Principal {
-        Principal { tenant: "t".into(), subject: subject.into() }
+    fn principal(subject: &str) -> Owner {
+        Owner { tenant: "t".into(), subject: subject.into() }
     }
 
     fn nothing() -> std::vec::IntoIter<(&'static str, &'static [u8])> {

@@ -319,12 +319,24 @@ fn config(base: &Path, state: &Path, extra: &str, own_profiles: bool) -> String 
 
 /// The daemon gets what a careless operator would leave it: a secret in the environment, a file as stdin, a descriptor
 /// without close-on-exec. None of it may be seen inside.
+/// On cgroup v2 only a group of its own, delegated by systemd, has controllers; the scope's process is the daemon itself.
+fn daemon_command() -> Command {
+    let daemon = env!("CARGO_BIN_EXE_sandboxd");
+    let unified = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+    if unified && Path::new("/run/systemd/system").exists() {
+        let mut command = Command::new("systemd-run");
+        command.args(["--scope", "--quiet", "--collect", "-p", "Delegate=yes", "--", daemon]);
+        return command;
+    }
+    Command::new(daemon)
+}
+
 fn spawn(base: &Path) -> Child {
     let log = File::options().create(true).append(true).open(base.join("daemon.log")).expect("the log can be made");
     let marker = File::create(base.join("inherited-by-accident")).expect("the marker can be made");
     let stdin = File::open(base.join("inherited-by-accident")).expect("the marker can be opened");
     let leaked = nix::unistd::dup(&marker).expect("a descriptor can be copied"); // dup(2) clears close-on-exec
-    let child = Command::new(env!("CARGO_BIN_EXE_sandboxd"))
+    let child = daemon_command()
         .arg("--config")
         .arg(base.join("sandboxd.toml"))
         .env(SECRET_NAME, SECRET_VALUE)

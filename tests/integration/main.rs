@@ -16,6 +16,7 @@ mod lifecycle;
 mod profiles;
 mod programs;
 mod supervise;
+mod tokens;
 mod workspace;
 
 use harness::{Answer, Daemon, processes, wait_for};

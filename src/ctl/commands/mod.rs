@@ -12,3 +12,4 @@ pub mod profile;
 pub mod python;
 pub mod run;
 pub mod shell;
+pub mod token;
