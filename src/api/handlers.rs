@@ -106,8 +106,8 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
 }
 
 /// The body of `POST /v1/execs` as a request, or the answer that its caller gets instead.
-pub fn parse_exec(bytes: &[u8]) -> Result<ExecRequest, Response> {
-    parse(bytes).map_err(IntoResponse::into_response)
+pub fn parse_exec(bytes: &[u8]) -> Result<ExecRequest, Box<Response>> {
+    parse(bytes).map_err(|error| Box::new(error.into_response()))
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
