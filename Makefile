@@ -7,7 +7,7 @@ CARGO ?= cargo
 RUNNER := $(if $(filter 0,$(shell id -u)),,sudo -E)
 RUNNER_VAR := CARGO_TARGET_$(shell uname -m | tr a-z- A-Z_)_UNKNOWN_LINUX_GNU_RUNNER
 
-.PHONY: help run stop test lint bench build setup setup-test clean
+.PHONY: help run stop test lint bench fuzz build setup setup-test clean
 
 help:
 	@echo "make run    build, start the daemon if none runs, run a first program in a sandbox"
@@ -15,8 +15,10 @@ help:
 	@echo "make test   run every test (as root, on this kernel, nothing is skipped)"
 	@echo "make lint   formatting, clippy and docs, warnings denied"
 	@echo "make bench  exec latency next to raw fork+exec and bubblewrap"
+	@echo "make fuzz   each fuzz target for SECONDS=30 (needs a nightly toolchain, or uses stable as one)"
 
-run: setup
+run:
+	@scripts/setup run
 	@scripts/run
 
 stop:
@@ -36,6 +38,10 @@ lint: setup
 
 bench: setup-test
 	$(if $(RUNNER),$(RUNNER_VAR)="$(RUNNER)") $(CARGO) bench --locked --bench exec
+
+SECONDS ?= 30
+fuzz: setup
+	@scripts/fuzz $(SECONDS)
 
 setup:
 	@scripts/setup

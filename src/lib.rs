@@ -21,6 +21,7 @@
 //! | module | what it is for |
 //! |---|---|
 //! | [`model`] | shared words: ids, limits, layers, requests, outcomes |
+//! | [`terms`] | the words of a policy: allowances, lists, templates, and the strictest of two. Pure |
 //! | [`profile`] | `profiles/*.toml` → checked profiles |
 //! | [`policy`] | decides: request → permit or refusal. Pure |
 //! | [`ledger`] | tokens, grants, budgets: one SQLite file, one writer |
@@ -44,4 +45,5 @@ pub mod model;
 pub mod pipeline;
 pub mod policy;
 pub mod profile;
+pub mod terms;
 pub mod workspace;

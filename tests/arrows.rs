@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 /// Module, and what it may use of the crate. `daemon` sees all.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("model", &["model"]),
-    ("profile", &["profile", "model"]),
-    ("policy", &["policy", "profile", "model"]),
+    ("terms", &["terms", "model"]),
+    ("profile", &["profile", "terms", "model"]),
+    ("policy", &["policy", "profile", "terms", "model"]),
     ("workspace", &["workspace", "model"]),
     ("isolation", &["isolation", "model"]),
     ("ledger", &["ledger", "model", "policy"]),

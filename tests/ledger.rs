@@ -4,7 +4,8 @@
 //! The children are this binary again, told by [`CHILD`] which directory to work in.
 
 use proptest::prelude::*;
-use sandboxd::ledger::{Amounts, Ceilings, GrantId, Ledger, LedgerError, Meter, NewGrant, NewToken, Reservation};
+use sandboxd::ledger::{Ledger, LedgerError, NewGrant, NewToken, Reservation};
+use sandboxd::model::{Amounts, Budget, GrantId, Meter};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -26,7 +27,7 @@ fn grant(decision: &str, calls: u64) -> NewGrant {
         call_id: "call-1".to_owned(),
         capabilities: "[]".to_owned(),
         expires_at_ms: u64::MAX,
-        budget: Ceilings::default().with(Meter::Calls, Some(calls)),
+        budget: Budget::default().with(Meter::Calls, Some(calls)),
         decision_key_fingerprint: decision.to_owned(),
         issued_by: "uid:0".to_owned(),
     }
@@ -285,7 +286,7 @@ proptest! {
     /// The ledger against a model on one page: what is spent, what each open reservation holds.
     #[test]
     fn no_interleaving_overspends(
-        budget in proptest::array::uniform6(proptest::option::weighted(0.8, 0u64..40)).prop_map(Ceilings::from),
+        budget in proptest::array::uniform6(proptest::option::weighted(0.8, 0u64..40)).prop_map(Budget::from),
         deeds in proptest::collection::vec(deed(), 1..40),
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");

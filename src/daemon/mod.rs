@@ -29,7 +29,7 @@ use crate::isolation::warden::{Ready, Setup, warden_main, wire};
 use anyhow::{Context, bail};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rules::Files;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 
 /// How long the warden may take to build its trees; a slow disk needs a second.
@@ -86,7 +86,9 @@ pub fn run(config: Config) -> anyhow::Result<i32> {
         host::name_process(c"sandboxd-warden");
         sys::exit_now(warden_main(setup));
     };
-    // Held by the warden: the ranges are free when its last sandbox is gone with it.
+    // Held by the warden alone: the ranges are free when its last sandbox is gone with it. Our copy is closed without
+    // the unlocking that dropping it would do, since the lock is one for both.
+    let _ = nix::unistd::close(block_lock.as_raw_fd()); // a copy that stayed open would only be one descriptor more
     std::mem::forget(block_lock);
     drop(setup); // the warden's end of the socket and the cgroup descriptors are its own
     let ready = await_ready(&ours)?;

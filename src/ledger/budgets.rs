@@ -1,105 +1,17 @@
 //! Budgets: reserve before, settle after. What is reserved is spent until it is settled.
 
 use super::grants;
-use super::{GrantId, Ledger, LedgerError, read_back, stored, writer::Lasting};
+use super::{Ledger, LedgerError, read_back, stored, writer::Lasting};
+use crate::model::{Amounts, Budget, GrantId, Meter};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use std::fmt;
 
 /// The largest amount the ledger can count. An unlimited meter ends here too, so that no sum can overflow.
 pub(super) const COUNTABLE: u64 = i64::MAX as u64;
 
-macro_rules! meters {
-    ($($(#[$doc:meta])* $variant:ident = $name:literal;)*) => {
-        /// One thing a budget counts.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
-        #[serde(rename_all = "snake_case")]
-        pub enum Meter { $($(#[$doc])* $variant,)* }
-
-        impl Meter {
-            /// Every meter, in the order of the columns.
-            pub const ALL: [Meter; 6] = [$(Meter::$variant,)*];
-
-            /// The key in budgets.
-            #[must_use]
-            pub const fn name(self) -> &'static str {
-                match self { $(Meter::$variant => $name,)* }
-            }
-        }
-    };
-}
-
-meters! {
-    /// Execs that were started.
-    Calls = "calls";
-    /// Bytes given to them.
-    BytesIn = "bytes_in";
-    /// Bytes they wrote.
-    BytesOut = "bytes_out";
-    /// Processor time.
-    CpuMs = "cpu_ms";
-    /// Graphics processor time.
-    GpuMs = "gpu_ms";
-    /// Files they left.
-    FileCount = "file_count";
-}
-
-/// One value for each [`Meter`].
-#[derive(Clone, Copy, PartialEq, Eq, Default)]
-pub struct PerMeter<T>([T; Meter::ALL.len()]);
-
-/// How much of each.
-pub type Amounts = PerMeter<u64>;
-/// The most of each: `None` is unlimited, 0 is nothing.
-pub type Ceilings = PerMeter<Option<u64>>;
-
-impl<T: Copy> PerMeter<T> {
-    /// The value of one meter.
-    #[must_use]
-    pub fn get(&self, meter: Meter) -> T {
-        self.0[meter as usize]
-    }
-
-    /// The same with another value for one meter.
-    #[must_use]
-    pub fn with(mut self, meter: Meter, value: T) -> Self {
-        self.0[meter as usize] = value;
-        self
-    }
-
-    /// The values in the order of [`Meter::ALL`].
-    #[must_use]
-    pub fn values(&self) -> [T; Meter::ALL.len()] {
-        self.0
-    }
-
-    /// A value for each meter.
-    pub fn each(make: impl FnMut(Meter) -> T) -> Self {
-        Self(Meter::ALL.map(make))
-    }
-}
-
-/// In the order of [`Meter::ALL`].
-impl<T> From<[T; Meter::ALL.len()]> for PerMeter<T> {
-    fn from(values: [T; Meter::ALL.len()]) -> Self {
-        Self(values)
-    }
-}
-
-impl<T: fmt::Debug> fmt::Debug for PerMeter<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_map().entries(Meter::ALL.iter().map(|meter| meter.name()).zip(&self.0)).finish()
-    }
-}
-
-impl<T: serde::Serialize> serde::Serialize for PerMeter<T> {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(Meter::ALL.iter().map(|meter| meter.name()).zip(&self.0))
-    }
-}
-
 /// What is left of `budget` after `spent`; never below zero, also when a program outran what was reserved for it.
-pub(super) fn left(budget: &Ceilings, spent: &Amounts) -> Ceilings {
-    Ceilings::each(|meter| budget.get(meter).map(|most| most.saturating_sub(spent.get(meter))))
+pub(super) fn left(budget: &Budget, spent: &Amounts) -> Budget {
+    Budget::each(|meter| budget.get(meter).map(|most| most.saturating_sub(spent.get(meter))))
 }
 
 /// Amounts set aside for one exec. It ends by value, in [`Reservation::settle`] or [`Reservation::give_back`]. Dropped otherwise, it
@@ -211,7 +123,7 @@ impl Ledger {
     }
 
     /// What a grant has left, open reservations counted as used.
-    pub async fn remaining(&self, grant: &GrantId) -> Result<Ceilings, LedgerError> {
+    pub async fn remaining(&self, grant: &GrantId) -> Result<Budget, LedgerError> {
         self.get(grant).await.map(|row| row.remaining())
     }
 }
@@ -310,8 +222,8 @@ pub(super) fn read_amounts(row: &Row<'_>, first: usize) -> rusqlite::Result<Amou
 }
 
 /// Six columns from `first` on, NULL for unlimited.
-pub(super) fn read_ceilings(row: &Row<'_>, first: usize) -> rusqlite::Result<Ceilings> {
-    let mut ceilings = Ceilings::default();
+pub(super) fn read_budget(row: &Row<'_>, first: usize) -> rusqlite::Result<Budget> {
+    let mut ceilings = Budget::default();
     for meter in Meter::ALL {
         ceilings = ceilings.with(meter, row.get::<_, Option<i64>>(first + meter as usize)?.map(read_back));
     }
@@ -323,17 +235,19 @@ mod tests {
     use super::super::tests::{fresh, grant};
     use super::*;
 
-    const ONE_CALL: Amounts = PerMeter([1, 0, 0, 0, 0, 0]);
+    fn one_call() -> Amounts {
+        Amounts::default().with(Meter::Calls, 1)
+    }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn of_64_tasks_on_ten_calls_ten_succeed() {
         let (_directory, ledger) = fresh();
-        let ten = Ceilings::default().with(Meter::Calls, Some(10));
+        let ten = Budget::default().with(Meter::Calls, Some(10));
         let id = ledger.issue(grant("d1", ten), 0).await.expect("a grant").id;
         let mut tasks = tokio::task::JoinSet::new();
         for _ in 0..64 {
             let (ledger, id) = (ledger.clone(), id.clone());
-            tasks.spawn(async move { ledger.reserve(&id, ONE_CALL, 1).await });
+            tasks.spawn(async move { ledger.reserve(&id, one_call(), 1).await });
         }
         let (given, refused): (Vec<_>, Vec<_>) = tasks.join_all().await.into_iter().partition(Result::is_ok);
         assert_eq!((given.len(), refused.len()), (10, 54));
@@ -348,35 +262,35 @@ mod tests {
     #[tokio::test]
     async fn a_grant_that_is_unknown_ended_or_revoked_pays_nothing() {
         let (_directory, ledger) = fresh();
-        let unknown = ledger.reserve(&GrantId::generate(), ONE_CALL, 1).await;
+        let unknown = ledger.reserve(&GrantId::generate(), one_call(), 1).await;
         assert!(matches!(unknown, Err(LedgerError::NotFound(_))), "{unknown:?}");
-        let id = ledger.issue(grant("d1", Ceilings::default()), 0).await.expect("a grant").id;
-        let held = ledger.reserve(&id, ONE_CALL, 999).await.expect("its last moment");
-        let ended = ledger.reserve(&id, ONE_CALL, 1000).await;
+        let id = ledger.issue(grant("d1", Budget::default()), 0).await.expect("a grant").id;
+        let held = ledger.reserve(&id, one_call(), 999).await.expect("its last moment");
+        let ended = ledger.reserve(&id, one_call(), 1000).await;
         assert!(matches!(ended, Err(LedgerError::Expired { expires_at_ms: 1000, .. })), "{ended:?}");
         ledger.revoke(&id, 5, "leaked").await.expect("revoked");
-        let revoked = ledger.reserve(&id, ONE_CALL, 6).await;
+        let revoked = ledger.reserve(&id, one_call(), 6).await;
         assert!(
             matches!(&revoked, Err(LedgerError::Revoked { revocation, .. }) if revocation.at_ms == 5),
             "{revoked:?}"
         );
-        held.settle(ONE_CALL).await.expect("what ran is still settled");
-        assert_eq!(ledger.get(&id).await.expect("the grant").spent, ONE_CALL);
+        held.settle(one_call()).await.expect("what ran is still settled");
+        assert_eq!(ledger.get(&id).await.expect("the grant").spent, one_call());
     }
 
     #[tokio::test]
     async fn nothing_is_nothing_and_absent_is_unlimited() {
         let (_directory, ledger) = fresh();
-        let budget = Ceilings::default().with(Meter::GpuMs, Some(0));
+        let budget = Budget::default().with(Meter::GpuMs, Some(0));
         let id = ledger.issue(grant("d1", budget), 0).await.expect("a grant").id;
-        let refused = ledger.reserve(&id, ONE_CALL.with(Meter::GpuMs, 1), 1).await;
+        let refused = ledger.reserve(&id, one_call().with(Meter::GpuMs, 1), 1).await;
         assert!(
             matches!(refused, Err(LedgerError::Exceeded { which: Meter::GpuMs, asked: 1, left: 0 })),
             "{refused:?}"
         );
         let all = Amounts::each(|meter| if meter == Meter::GpuMs { 0 } else { COUNTABLE });
         let whole = ledger.reserve(&id, all, 1).await.expect("all that can be counted");
-        let over = ledger.reserve(&id, ONE_CALL, 1).await;
+        let over = ledger.reserve(&id, one_call(), 1).await;
         assert!(matches!(over, Err(LedgerError::Exceeded { which: Meter::Calls, .. })), "{over:?}");
         whole.settle(Amounts::each(|_| u64::MAX)).await.expect("no overflow");
     }
@@ -384,14 +298,14 @@ mod tests {
     #[tokio::test]
     async fn what_is_left_is_given_when_less_will_do() {
         let (_directory, ledger) = fresh();
-        let budget = Ceilings::default().with(Meter::CpuMs, Some(100));
+        let budget = Budget::default().with(Meter::CpuMs, Some(100));
         let id = ledger.issue(grant("d1", budget), 0).await.expect("a grant").id;
-        let (least, most) = (ONE_CALL.with(Meter::CpuMs, 1), ONE_CALL.with(Meter::CpuMs, 60_000));
+        let (least, most) = (one_call().with(Meter::CpuMs, 1), one_call().with(Meter::CpuMs, 60_000));
         let held = ledger.reserve_between(&id, least, most, 1).await.expect("what is left");
-        assert_eq!(held.amounts(), ONE_CALL.with(Meter::CpuMs, 100));
+        assert_eq!(held.amounts(), one_call().with(Meter::CpuMs, 100));
         let second = ledger.reserve_between(&id, least, most, 1).await;
         assert!(matches!(second, Err(LedgerError::Exceeded { which: Meter::CpuMs, asked: 1, left: 0 })), "{second:?}");
-        held.settle(ONE_CALL.with(Meter::CpuMs, 130)).await.expect("it was stopped late");
+        held.settle(one_call().with(Meter::CpuMs, 130)).await.expect("it was stopped late");
         let row = ledger.get(&id).await.expect("the grant");
         assert_eq!((row.spent.get(Meter::CpuMs), row.remaining().get(Meter::CpuMs)), (130, Some(0)));
     }
@@ -399,9 +313,9 @@ mod tests {
     #[tokio::test]
     async fn a_caller_that_goes_away_leaves_nothing_reserved() {
         let (_directory, ledger) = fresh();
-        let id = ledger.issue(grant("d1", Ceilings::default()), 0).await.expect("a grant").id;
+        let id = ledger.issue(grant("d1", Budget::default()), 0).await.expect("a grant").id;
         for _ in 0..50 {
-            let mut asked = Box::pin(ledger.reserve(&id, ONE_CALL, 1));
+            let mut asked = Box::pin(ledger.reserve(&id, one_call(), 1));
             let polled = futures_poll_once(asked.as_mut()).await;
             drop((asked, polled));
         }

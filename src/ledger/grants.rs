@@ -1,7 +1,8 @@
 //! Grants: what one call was given, by whom, until when, and whether it was taken back.
 
-use super::budgets::{self, COUNTABLE, Meter};
-use super::{Amounts, Ceilings, GrantId, Ledger, LedgerError, read_back, stored, writer::Lasting};
+use super::budgets::{self, COUNTABLE};
+use super::{Ledger, LedgerError, read_back, stored, writer::Lasting};
+use crate::model::{Amounts, Budget, GrantId, Meter};
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter, types::Value};
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
@@ -31,7 +32,7 @@ pub struct NewGrant {
     /// When it ends.
     pub expires_at_ms: u64,
     /// What may be spent under it.
-    pub budget: Ceilings,
+    pub budget: Budget,
     /// The decision it comes from; one decision gives one grant, ever.
     pub decision_key_fingerprint: String,
     /// Who issues it.
@@ -56,7 +57,7 @@ pub struct GrantRow {
     /// When it ends.
     pub expires_at_ms: u64,
     /// What may be spent under it.
-    pub budget: Ceilings,
+    pub budget: Budget,
     /// What was spent or is reserved.
     pub spent: Amounts,
     /// The decision it comes from.
@@ -72,7 +73,7 @@ pub struct GrantRow {
 impl GrantRow {
     /// What is left of the budget.
     #[must_use]
-    pub fn remaining(&self) -> Ceilings {
+    pub fn remaining(&self) -> Budget {
         budgets::left(&self.budget, &self.spent)
     }
 }
@@ -312,7 +313,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<GrantRow> {
         created_at_ms: read_back(row.get(8)?),
         expires_at_ms: read_back(row.get(9)?),
         revoked,
-        budget: budgets::read_ceilings(row, 12)?,
+        budget: budgets::read_budget(row, 12)?,
         spent: budgets::read_amounts(row, 18)?,
     })
 }
@@ -326,9 +327,9 @@ mod tests {
     #[tokio::test]
     async fn a_decision_gives_one_grant_for_ever() {
         let (directory, ledger) = fresh();
-        let first = ledger.issue(grant("d1", Ceilings::default()), 1).await.expect("a grant");
+        let first = ledger.issue(grant("d1", Budget::default()), 1).await.expect("a grant");
         assert_eq!(ledger.get(&first.id).await.expect("the same"), first);
-        let again = |ledger: Ledger, now| async move { ledger.issue(grant("d1", Ceilings::default()), now).await };
+        let again = |ledger: Ledger, now| async move { ledger.issue(grant("d1", Budget::default()), now).await };
         assert!(matches!(again(ledger.clone(), 2).await, Err(LedgerError::FingerprintUsed)));
         ledger.revoke(&first.id, 3, "mistake").await.expect("revoked");
         assert!(matches!(again(ledger.clone(), 4).await, Err(LedgerError::FingerprintUsed)));
@@ -343,7 +344,7 @@ mod tests {
         let mut tasks = tokio::task::JoinSet::new();
         for _ in 0..32 {
             let ledger = ledger.clone();
-            tasks.spawn(async move { ledger.issue(grant("d1", Ceilings::default()), 1).await.is_ok() });
+            tasks.spawn(async move { ledger.issue(grant("d1", Budget::default()), 1).await.is_ok() });
         }
         assert_eq!(tasks.join_all().await.into_iter().filter(|issued| *issued).count(), 1);
     }
@@ -351,8 +352,8 @@ mod tests {
     #[tokio::test]
     async fn a_revocation_reaches_who_listens_and_who_comes_late() {
         let (_directory, ledger) = fresh();
-        let id = ledger.issue(grant("d1", Ceilings::default()), 1).await.expect("a grant").id;
-        let other = ledger.issue(grant("d2", Ceilings::default()), 1).await.expect("a grant").id;
+        let id = ledger.issue(grant("d1", Budget::default()), 1).await.expect("a grant").id;
+        let other = ledger.issue(grant("d2", Budget::default()), 1).await.expect("a grant").id;
         let mut heard = ledger.revocations();
         let waiting = tokio::spawn({
             let (ledger, id) = (ledger.clone(), id.clone());
@@ -376,7 +377,7 @@ mod tests {
     #[tokio::test]
     async fn a_listener_that_lags_does_not_miss_its_grant() {
         let (_directory, ledger) = fresh();
-        let id = ledger.issue(grant("mine", Ceilings::default()), 1).await.expect("a grant").id;
+        let id = ledger.issue(grant("mine", Budget::default()), 1).await.expect("a grant").id;
         let mut waiting = Box::pin(ledger.revoked(&id));
         assert!(tokio::time::timeout(Duration::from_millis(20), &mut waiting).await.is_err());
         ledger.revoke(&id, 2, "first").await.expect("revoked");
@@ -392,7 +393,7 @@ mod tests {
         let (_directory, ledger) = fresh();
         let mut expected = Vec::new();
         for n in 0..25 {
-            let mut new = grant(&format!("d{n}"), Ceilings::default());
+            let mut new = grant(&format!("d{n}"), Budget::default());
             new.tenant = if n % 2 == 0 { "acme" } else { "other" }.to_owned();
             let row = ledger.issue(new, 7).await.expect("a grant");
             if n % 2 == 0 {
@@ -405,7 +406,7 @@ mod tests {
             let page = ledger.list(mine.clone(), after, 4).await.expect("a page");
             assert!(page.items.len() <= 4 && page.items.iter().all(|row| row.tenant == "acme"));
             seen.extend(page.items.into_iter().map(|row| row.id));
-            ledger.issue(grant(&format!("late{turn}"), Ceilings::default()), 7).await.expect("a grant");
+            ledger.issue(grant(&format!("late{turn}"), Budget::default()), 7).await.expect("a grant");
             after = page.next;
             if after.is_none() {
                 break;
@@ -421,7 +422,7 @@ mod tests {
     #[tokio::test]
     async fn a_budget_beyond_counting_is_refused() {
         let (_directory, ledger) = fresh();
-        let huge = Ceilings::default().with(Meter::CpuMs, Some(u64::MAX));
+        let huge = Budget::default().with(Meter::CpuMs, Some(u64::MAX));
         let refused = ledger.issue(grant("d1", huge), 1).await;
         assert!(matches!(refused, Err(LedgerError::AmountTooLarge { which: Meter::CpuMs, .. })), "{refused:?}");
     }

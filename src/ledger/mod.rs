@@ -26,11 +26,11 @@ mod grants;
 mod tokens;
 mod writer;
 
-pub use budgets::{Amounts, Ceilings, LostReservation, Meter, PerMeter, Reservation};
+pub use budgets::{LostReservation, Reservation};
 pub use grants::{GrantFilter, GrantPage, GrantRow, LONGEST_PAGE, NewGrant, Revocation};
 pub use tokens::{NewToken, TokenRow, TokenSecret};
 
-use crate::model::ExecId;
+use crate::model::{GrantId, Meter, TokenId};
 
 use rusqlite::Connection;
 use std::fmt;
@@ -192,53 +192,6 @@ pub enum LedgerError {
     NotReserved,
 }
 
-macro_rules! ids {
-    ($($(#[$doc:meta])* $id:ident = $prefix:literal;)*) => {$(
-        $(#[$doc])*
-        #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub struct $id(String);
-
-        impl $id {
-            /// A new id that can't be guessed and sorts by time of creation.
-            #[must_use]
-            pub fn generate() -> Self {
-                // The same digits as an exec's; only the kind in front differs.
-                Self(ExecId::generate().as_str().replacen("ex_", $prefix, 1))
-            }
-
-            /// The id as text.
-            #[must_use]
-            pub fn as_str(&self) -> &str {
-                &self.0
-            }
-        }
-
-        /// Any text is taken: an id that nobody made is simply not found.
-        impl From<&str> for $id {
-            fn from(text: &str) -> Self { Self(text.to_owned()) }
-        }
-        impl From<String> for $id {
-            fn from(text: String) -> Self { Self(text) }
-        }
-        impl fmt::Display for $id {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result { f.write_str(&self.0) }
-        }
-        impl fmt::Debug for $id {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result { f.write_str(&self.0) }
-        }
-        impl serde::Serialize for $id {
-            fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> { s.serialize_str(&self.0) }
-        }
-    )*};
-}
-
-ids! {
-    /// Id of a token: `tk_` and 26 digits. Not a secret.
-    TokenId = "tk_";
-    /// Id of a grant: `gr_` and 26 digits.
-    GrantId = "gr_";
-}
-
 /// A handle on the ledger; clones share one thread and one file.
 #[derive(Clone)]
 pub struct Ledger {
@@ -332,6 +285,7 @@ fn read_back(stored: i64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Budget;
 
     /// A ledger in a directory that goes away with the test.
     pub(super) fn fresh() -> (tempfile::TempDir, Ledger) {
@@ -341,7 +295,7 @@ mod tests {
     }
 
     /// A grant for `budget`; `decision` is its fingerprint. It ends at 1000 ms.
-    pub(super) fn grant(decision: &str, budget: Ceilings) -> NewGrant {
+    pub(super) fn grant(decision: &str, budget: Budget) -> NewGrant {
         NewGrant {
             tenant: "acme".to_owned(),
             subject: "uid:7".to_owned(),
@@ -361,12 +315,5 @@ mod tests {
         let other = ledger.clone();
         ledger.close().await;
         assert!(matches!(other.get(&GrantId::generate()).await, Err(LedgerError::Closed)));
-    }
-
-    #[test]
-    fn ids_carry_their_kind() {
-        assert!(TokenId::generate().as_str().starts_with("tk_"));
-        let id = GrantId::generate();
-        assert!(id.as_str().starts_with("gr_") && id.as_str().len() == 29, "{id}");
     }
 }

@@ -165,8 +165,8 @@ fn commit(connection: &Connection, lasting: Lasting, batch: &mut [Box<dyn Job>])
 
 #[cfg(test)]
 mod tests {
-    use super::super::GrantId;
     use super::*;
+    use crate::model::GrantId;
 
     type Asked = (Box<dyn Job>, oneshot::Receiver<Result<(), LedgerError>>);
 

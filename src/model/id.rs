@@ -49,6 +49,60 @@ impl std::str::FromStr for ExecId {
     }
 }
 
+macro_rules! ids {
+    ($($(#[$doc:meta])* $id:ident = $prefix:literal;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $id(String);
+
+        impl $id {
+            /// A new id that can't be guessed and sorts by time of creation.
+            #[must_use]
+            pub fn generate() -> Self {
+                // The same digits as an exec's; only the kind in front differs.
+                Self(ExecId::generate().as_str().replacen("ex_", $prefix, 1))
+            }
+
+            /// The id as text.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        /// Any text is taken: an id that nobody made is simply not found.
+        impl From<&str> for $id {
+            fn from(text: &str) -> Self { Self(text.to_owned()) }
+        }
+        impl From<String> for $id {
+            fn from(text: String) -> Self { Self(text) }
+        }
+        impl fmt::Display for $id {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result { f.write_str(&self.0) }
+        }
+        impl fmt::Debug for $id {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result { f.write_str(&self.0) }
+        }
+        impl serde::Serialize for $id {
+            fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> { s.serialize_str(&self.0) }
+        }
+        impl<'de> serde::Deserialize<'de> for $id {
+            fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+                String::deserialize(d).map(Self)
+            }
+        }
+    )*};
+}
+
+ids! {
+    /// Id of a token: `tk_` and 26 digits. Not a secret.
+    TokenId = "tk_";
+    /// Id of a grant: `gr_` and 26 digits.
+    GrantId = "gr_";
+    /// Id of a sandbox: `sb_` and 26 digits.
+    SandboxId = "sb_";
+}
+
 /// Id of a project, chosen by the caller; one directory below `workspace/projects`.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ProjectId(String);
@@ -113,6 +167,13 @@ mod tests {
         assert_ne!(a, b);
         assert_eq!(a.as_str().len(), 3 + DIGITS);
         assert_eq!(a.as_str().parse::<ExecId>(), Ok(a.clone()));
+    }
+
+    #[test]
+    fn ids_carry_their_kind() {
+        assert!(TokenId::generate().as_str().starts_with("tk_"));
+        let id = GrantId::generate();
+        assert!(id.as_str().starts_with("gr_") && id.as_str().len() == 29, "{id}");
     }
 
     #[test]

@@ -1,12 +1,12 @@
 //! Composition: grant ∩ manifest ∩ profile, and whoever else has a say, into the one policy that holds.
 //!
-//! A [`Side`] is what one of them says. [`compose`] takes the strictest of all (the table is in [`super::terms`]), in
+//! A [`Side`] is what one of them says. [`compose`] takes the strictest of all (the table is in [`crate::terms`]), in
 //! whatever order they come, and a use is permitted by the result exactly if each side permits it. So the side that
 //! said no can be named: [`deciding`]. Of no sides at all nothing is permitted.
 
-use super::allowset::TooComplex;
 use super::guard::Denial;
-use super::terms::Terms;
+use crate::terms::Terms;
+use crate::terms::allowset::TooComplex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -156,13 +156,14 @@ pub(super) fn hex(hasher: Sha256) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::allowset::tests::{Asked, allowance_values, uses};
-    use super::super::args::tests::values as template_values;
     use super::super::guard::Call;
-    use super::super::terms::{Safety, SideEffect, Size};
-    use super::super::tools::Program;
     use super::*;
     use crate::model::{Limit, Limits};
+    use crate::terms::allowset::tests::{Asked, allowance_values, uses};
+    use crate::terms::args::tests::values as template_values;
+    use crate::terms::tools::Program;
+    use crate::terms::uses::Use;
+    use crate::terms::{Safety, SideEffect, Size};
     use proptest::prelude::*;
     use serde_json::json;
     use std::collections::BTreeMap;
@@ -250,7 +251,7 @@ mod tests {
         assert_eq!(version, PINNED_VERSION_HASH);
     }
     const PINNED_PROFILE_HASH: &str = "dcd0d36bb1faf3c49a6bbbbbc579ef41d3699191972a61a42e581aee184861b3";
-    const PINNED_VERSION_HASH: &str = "";
+    const PINNED_VERSION_HASH: &str = "78feaed482e5e0f9640b8ac2a0ab7b9756f24cba73088153c4cd3b7a980bb5e8";
 
     #[test]
     fn the_hash_covers_every_part() {
@@ -278,6 +279,35 @@ mod tests {
         hashes.insert(compose(&[&versioned]).expect("small").profile_hash());
         assert_eq!(hashes.len(), count);
     }
+
+    /// Loose, for a debug build on a busy machine; `cargo bench --bench policy` has the real numbers.
+    #[test]
+    fn policy_cost() {
+        let net =
+            |n: usize| json!({"capability": "net", "host": format!("*.s{n}.example.com"), "methods": ["GET", "HEAD"]});
+        let file = |n: usize| json!({"capability": "filesystem", "operations": ["read"], "path": format!("team{n}")});
+        let fifty: Vec<Value> = (0..25).flat_map(|n| [net(n), file(n)]).collect();
+        let sides = [
+            side("grant", json!({"capabilities": fifty})),
+            side("manifest", json!({"capabilities": fifty, "allow": {"methods": ["GET"]}})),
+            side("profile", json!({"capabilities": ["net", "filesystem"], "allow": {"hosts": ["*.example.com"]}})),
+        ];
+        assert_eq!(sides[0].terms.allowances.len(), 50);
+        let host = "a.s24.example.com".parse().expect("a host");
+        let mut taken: Vec<_> = (0..31)
+            .map(|_| {
+                let begin = std::time::Instant::now();
+                let effective = composed(&sides);
+                effective.terms().check(&Use::http("GET", "https", &host, 443)).expect("permitted");
+                effective.terms().check(&Use::file("read", "team24/x")).expect("permitted");
+                begin.elapsed()
+            })
+            .collect();
+        taken.sort();
+        let median = taken[taken.len() / 2];
+        assert!(median < POLICY_COST_MOST, "composing and guarding 50 capabilities took {median:?}");
+    }
+    const POLICY_COST_MOST: std::time::Duration = std::time::Duration::from_millis(1);
 
     fn terms_values() -> impl Strategy<Value = Value> {
         let capabilities = prop::collection::vec(allowance_values(), 0..6);

@@ -1,10 +1,9 @@
 //! Grants: what one call was given, by whom and until when. Time comes in as an argument.
 
-use super::allowset::AllowanceSet;
-use super::budget::Budget;
 use super::compose::{Origin, Side, hex};
-use super::terms::Terms;
-use super::timestamp::Timestamp;
+use crate::model::{Budget, GrantId, Timestamp};
+use crate::terms::Terms;
+use crate::terms::allowset::AllowanceSet;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fmt;
@@ -12,15 +11,10 @@ use std::str::FromStr;
 
 /// Longest fingerprint.
 const FINGERPRINT_MAX: usize = 128;
-/// Longest part of a grant's id behind `gr_`.
-const ID_MAX: usize = 64;
 
 /// Why a text is no part of a grant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GrantError {
-    /// Not an id.
-    #[error("a grant's id is gr_ and up to {ID_MAX} characters of a-z 0-9")]
-    Id,
     /// Not a fingerprint.
     #[error("a decision key's fingerprint has 1 to {FINGERPRINT_MAX} characters of A-Z a-z 0-9 . _ : + / = -")]
     Fingerprint,
@@ -60,10 +54,6 @@ macro_rules! checked_text {
 }
 
 checked_text! {
-    /// Id of a grant.
-    GrantId: GrantError::Id, |text| text.strip_prefix("gr_").is_some_and(|id| {
-        (1..=ID_MAX).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
-    });
     /// What tells one decision of the issuer from every other. One decision gives one grant, ever.
     Fingerprint: GrantError::Fingerprint, |text| {
         let plain = |b: u8| b.is_ascii_alphanumeric() || b"._:+/=-".contains(&b);
@@ -250,8 +240,6 @@ mod tests {
         }
         let value = serde_json::to_value(grant()).expect("json");
         for (field, bad) in [
-            ("grant_id", json!("ex_01")),
-            ("grant_id", json!("gr_../x")),
             ("expires_at", json!(10)),
             ("expires_at", json!("tomorrow")),
             ("decision_key_fingerprint", json!("")),

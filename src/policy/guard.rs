@@ -1,13 +1,13 @@
 //! The guard: the checks of one call before anything starts, against one side's terms or the effective ones.
 //!
 //! Every check is on [`Terms`], so that the same code says no for the composed policy and tells which side it was. A no
-//! is a [`Denial`] with the rule that said it. What a guard can't see is written where it looks: [`super::tools`].
+//! is a [`Denial`] with the rule that said it. What a guard can't see is written where it looks: [`crate::terms::tools`].
 
-use super::allow::{Resource, Use};
-use super::args::ArgumentProblem;
-use super::terms::{CapKey, Safety, SideEffect, Size, Terms};
-use super::tools::{Program, redirects_code};
 use crate::model::Capability;
+use crate::terms::args::ArgumentProblem;
+use crate::terms::tools::{Program, redirects_code};
+use crate::terms::uses::{Resource, Use};
+use crate::terms::{CapKey, Safety, SideEffect, Size, Terms};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -255,8 +255,8 @@ fn shown(resource: &Resource<'_>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::hosts::Host;
     use super::*;
+    use crate::terms::hosts::Host;
     use serde_json::json;
 
     const PATH: Option<&str> = Some("/usr/local/bin:/usr/bin:/bin");
@@ -399,7 +399,7 @@ mod tests {
     #[test]
     fn consent() {
         use ConsentReason::{Safety as BySafety, SideEffect as ByEffect};
-        let cautious = serde_json::to_value(super::super::terms::ConsentRule::cautious()).expect("json");
+        let cautious = serde_json::to_value(crate::terms::ConsentRule::cautious()).expect("json");
         for (safety, effects, rule, reason) in [
             ("high", json!([]), &cautious, Some(BySafety(Safety::High))),
             ("medium", json!(["read", "network"]), &cautious, None),

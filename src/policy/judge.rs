@@ -1,11 +1,11 @@
 //! From a request to a permit: every check that needs neither the kernel nor a file.
 
-use super::path;
 use super::refusal::Refusal;
 use crate::model::{
     Capability, ExecRequest, ExecSpec, Input, Kind, Limit, LimitError, Limits, Mode, Owner, Principal, ProjectId, Role,
 };
 use crate::profile::{Profile, Profiles};
+use crate::terms::path;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use std::collections::BTreeMap;

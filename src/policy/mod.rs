@@ -4,9 +4,13 @@
 //! compile. A [`Refusal`] is an answer with a rule and a field, not an error.
 #![forbid(unsafe_code)]
 
+pub mod compose;
+pub mod grant;
+pub mod guard;
 mod judge;
-pub mod path;
 mod refusal;
+
+pub use crate::terms::path;
 
 pub use judge::{InputFile, Permit, judge};
 pub use refusal::Refusal;

@@ -1,7 +1,7 @@
 //! A no, with the rule that said it and the field it is about.
 
-use super::path::PathReason;
 use crate::model::{Capability, Role};
+use crate::terms::path::PathReason;
 
 /// Why a request is not permitted. `api/error.rs` gives each its status, code and class.
 #[derive(Debug, Clone, PartialEq, Eq)]
