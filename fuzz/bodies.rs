@@ -9,8 +9,9 @@ use sandboxd::isolation::warden::Ready;
 use sandboxd::isolation::warden::protocol::{Reply, Request, Run, Status};
 use sandboxd::isolation::warden::words::Words;
 use sandboxd::model::{Limit, Limits, Owner, Principal, Role};
-use sandboxd::policy::judge;
+use sandboxd::policy::explain::explain;
 use sandboxd::policy::path::{PathReason, normalise};
+use sandboxd::policy::{Facts, judge};
 use sandboxd::profile::{self, ProfileError, Profiles};
 use std::ffi::CStr;
 use std::path::{Component, Path, PathBuf};
@@ -180,7 +181,11 @@ pub fn request(bytes: &[u8]) {
         roles: [Role::User].into(),
         profiles: None,
     };
-    let Ok(permit) = judge(&caller, &PROFILES, &request) else { return };
+    let facts = Facts { profiles: &PROFILES, lacking: &[], grant: None, approval: None, now_ms: 0 };
+    let judged = judge(&caller, &request, &facts);
+    let verdict = explain(&caller, &request, &facts);
+    assert_eq!(verdict.refusal, judged.as_ref().err().cloned(), "explain and judge disagree");
+    let Ok(permit) = judged else { return };
     let (index, profile) = PROFILES.find(permit.profile_id()).expect("a permit is for a profile there is");
     assert_eq!(permit.profile_index(), index);
     assert_eq!(permit.limits().first_wider_than(&profile.limits), None, "a limit is wider than the profile's");

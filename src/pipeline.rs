@@ -1,24 +1,29 @@
-//! The order, once: identify → judge → admit → run → answer.
+//! The order, once: identify → judge → list → admit → reserve → run → settle → answer.
 //!
 //! Each stage takes what only the stage before can make: no exec without a [`Permit`], no run without a place.
 //! A refusal is an answer. The run itself is a task of its own, so a caller that hangs up cancels it but can't
 //! leave it half-ended.
 #![forbid(unsafe_code)]
 
-use crate::executor::{Executor, ProfileState, RunError, Under};
-use crate::model::{ExecId, ExecRequest, Outcome, Owner, Principal, SeccompReport};
-use crate::policy::{Permit, Refusal, judge};
+mod admission;
+mod grants;
+
+pub use grants::{GrantView, GrantWish};
+
+use crate::executor::{Executor, ProfileState, RunError, StopCause, Under};
+use crate::ledger::{Ledger, LedgerError, Reservation};
+use crate::model::{Amounts, ExecId, ExecRequest, Lacking, Meter, Outcome, Principal, SeccompReport};
+use crate::policy::explain::{Verdict, explain};
+use crate::policy::grant::Grant;
+use crate::policy::{Facts, Permit, Refusal, judge};
 use crate::profile::Profiles;
-use std::collections::HashMap;
+use admission::{Admission, CancelOnDrop, Listed};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// How often an exec is judged again when the profiles change under it; each time takes a whole reload.
 const JUDGEMENTS_MAX: usize = 3;
-/// What a caller of a full daemon is told to wait: about the time of a short exec.
-const RETRY_AFTER_MS: u64 = 250;
 
 /// Why there is no outcome: a no, or a fault.
 #[derive(Debug)]
@@ -27,8 +32,16 @@ pub enum Failure {
     Refused(Refusal),
     /// The request could not be carried out.
     Run(RunError),
+    /// Grants and budgets could not be read or written.
+    Ledger(LedgerError),
     /// A bug of ours: the run's task panicked.
     Internal,
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
 }
 
 /// The profiles as they are in force: what the front judges by and the warden enforces.
@@ -40,6 +53,8 @@ pub struct InForce {
     pub filters: Vec<SeccompReport>,
     /// Whether the host has what each requires.
     pub states: Vec<ProfileState>,
+    /// What the root of each lacks.
+    pub lacking: Vec<Lacking>,
     /// Number of this set, as the warden knows it.
     pub set: u64,
     /// Hash over all of it, for evidence.
@@ -69,114 +84,78 @@ pub struct Finished {
 struct Judged {
     principal: Principal,
     request: ExecRequest,
+    grant: Option<Grant>,
     in_force: Arc<InForce>,
     permit: Permit,
-}
-
-/// One exec that is queued or running.
-struct Live {
-    owner: Owner,
-    cancel: Arc<Notify>,
 }
 
 struct Shared {
     source: Arc<dyn Source>,
     executor: Executor,
-    places: Arc<Semaphore>,
-    places_total: usize,
-    queued: AtomicUsize,
-    queue_max: usize,
-    draining: AtomicBool,
-    live: Mutex<HashMap<ExecId, Live>>,
+    ledger: Ledger,
+    admission: Arc<Admission>,
 }
 
 /// The way through; cheap to clone.
 #[derive(Clone)]
 pub struct Pipeline(Arc<Shared>);
 
-/// Takes an exec off the list of live ones, however its task ends.
-struct Listed {
-    shared: Arc<Shared>,
-    exec: ExecId,
-}
-
-impl Drop for Listed {
-    fn drop(&mut self) {
-        self.shared.live().remove(&self.exec);
-    }
-}
-
-/// Cancels an exec whose caller is gone.
-struct CancelOnDrop(Arc<Notify>);
-
-impl Drop for CancelOnDrop {
-    fn drop(&mut self) {
-        self.0.notify_one();
-    }
-}
-
-impl Shared {
-    fn live(&self) -> MutexGuard<'_, HashMap<ExecId, Live>> {
-        self.live.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
+/// Milliseconds since the epoch.
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl Pipeline {
     /// A pipeline with `places` execs at once and `queue_max` waiting.
     #[must_use]
-    pub fn new(source: Arc<dyn Source>, executor: Executor, places: usize, queue_max: usize) -> Self {
-        Self(Arc::new(Shared {
-            source,
-            executor,
-            places: Arc::new(Semaphore::new(places)),
-            places_total: places,
-            queued: AtomicUsize::new(0),
-            queue_max,
-            draining: AtomicBool::new(false),
-            live: Mutex::default(),
-        }))
+    pub fn new(source: Arc<dyn Source>, executor: Executor, ledger: Ledger, places: usize, queue_max: usize) -> Self {
+        let admission = Arc::new(Admission::new(places, queue_max));
+        Self(Arc::new(Shared { source, executor, ledger, admission }))
     }
 
     /// One exec from request to outcome.
     pub async fn exec(&self, principal: &Principal, request: &ExecRequest) -> Result<Finished, Failure> {
-        let in_force = self.0.source.current().await;
-        let permit = judge(principal, &in_force.profiles, request).map_err(Failure::Refused)?;
-        if self.0.draining.load(Ordering::Relaxed) {
-            return Err(Failure::Refused(Refusal::Draining));
-        }
-        let exec = ExecId::generate();
-        let cancel = Arc::new(Notify::new());
-        let live = Live { owner: principal.owner.clone(), cancel: cancel.clone() };
-        self.0.live().insert(exec.clone(), live);
-        let listed = Listed { shared: self.0.clone(), exec };
-
-        let cancel_with_caller = CancelOnDrop(cancel.clone());
-        let judged = Judged { principal: principal.clone(), request: request.clone(), in_force, permit };
-        let task = tokio::spawn(self.clone().carry_out(listed, judged, cancel));
-        let finished = task.await.unwrap_or_else(|panic| {
+        let judged = self.judge(principal.clone(), request.clone()).await?;
+        let listed = self.0.admission.list(&judged.permit)?;
+        let _cancel_with_caller = CancelOnDrop(listed.stop.clone());
+        let task = tokio::spawn(self.clone().carry_out(listed, judged));
+        task.await.unwrap_or_else(|panic| {
             tracing::error!(%panic, "the task of an exec panicked");
             Err(Failure::Internal)
-        });
-        drop(cancel_with_caller);
-        finished
+        })
     }
 
-    async fn carry_out(self, listed: Listed, mut judged: Judged, cancel: Arc<Notify>) -> Result<Finished, Failure> {
+    /// What would be said to an exec, without running it: by the same judgement.
+    pub async fn explain(&self, principal: &Principal, request: &ExecRequest) -> Result<Verdict, Failure> {
+        let in_force = self.0.source.current().await;
+        let grant = self.grant_named(request.grant_id.as_deref()).await?;
+        Ok(explain(principal, request, &facts(&in_force, grant.as_ref())))
+    }
+
+    async fn judge(&self, principal: Principal, request: ExecRequest) -> Result<Judged, Failure> {
+        let in_force = self.0.source.current().await;
+        let grant = self.grant_named(request.grant_id.as_deref()).await?;
+        let permit = judge(&principal, &request, &facts(&in_force, grant.as_ref()))?;
+        Ok(Judged { principal, request, grant, in_force, permit })
+    }
+
+    async fn carry_out(self, listed: Listed, mut judged: Judged) -> Result<Finished, Failure> {
         let place = tokio::select! {
-            place = self.admit() => place.map_err(Failure::Refused)?,
-            () = cancel.notified() => return Err(Failure::Refused(Refusal::NoSuchExec)),
+            place = self.0.admission.place() => place?,
+            () = listed.stop.stopped() => return Err(Refusal::NoSuchExec.into()),
         };
         for _ in 0..JUDGEMENTS_MAX {
-            let Judged { in_force, permit, .. } = &judged;
-            let filter = in_force.filters[usize::from(permit.profile_index())].clone();
-            let under = Under { set: in_force.set, filter };
-            match self.0.executor.run(&listed.exec, permit, &under, &cancel).await {
+            let reservation = self.reserve(&judged.permit).await?;
+            match self.run(&listed, &judged, reservation).await {
                 // The profiles changed between judgement and run: what is judged and what is enforced must be one.
-                Err(RunError::Overtaken) => judged = self.judge_again(judged).await.map_err(Failure::Refused)?,
-                Err(error) => return Err(Failure::Run(error)),
+                Err(Failure::Run(RunError::Overtaken)) => {
+                    judged = self.judge(judged.principal, judged.request).await?;
+                }
+                Err(failure) => return Err(failure),
                 Ok(outcome) => {
                     drop(place);
-                    let profile = permit.profile_id().to_owned();
+                    let profile = judged.permit.profile_id().to_owned();
                     tracing::info!(exec = %listed.exec, profile, ending = ?outcome.ending, "exec ended");
                     return Ok(Finished { exec: listed.exec.clone(), profile, outcome });
                 }
@@ -185,63 +164,70 @@ impl Pipeline {
         Err(Failure::Run(RunError::Overtaken))
     }
 
-    async fn judge_again(&self, judged: Judged) -> Result<Judged, Refusal> {
-        let in_force = self.0.source.current().await;
-        let permit = judge(&judged.principal, &in_force.profiles, &judged.request)?;
-        Ok(Judged { in_force, permit, ..judged })
-    }
-
-    /// A place to run in: at once, after a wait in the bounded queue, or not.
-    async fn admit(&self) -> Result<OwnedSemaphorePermit, Refusal> {
-        if let Ok(place) = self.0.places.clone().try_acquire_owned() {
-            return Ok(place);
+    /// Runs a judged exec within what is reserved for it, and settles.
+    async fn run(
+        &self,
+        listed: &Listed,
+        judged: &Judged,
+        mut reservation: Option<Reservation>,
+    ) -> Result<Outcome, Failure> {
+        let Judged { in_force, permit, grant, .. } = judged;
+        let mut permit = permit.clone();
+        if let Some(reservation) = &mut reservation {
+            permit = permit.within(&reservation.amounts());
+            reservation.started(); // whatever happens to this task from here on, it is not for free
         }
-        let queued = &self.0.queued;
-        if queued.fetch_add(1, Ordering::Relaxed) >= self.0.queue_max {
-            queued.fetch_sub(1, Ordering::Relaxed);
-            return Err(Refusal::QueueFull { retry_after_ms: RETRY_AFTER_MS });
+        let filter = in_force.filters[usize::from(permit.profile_index())].clone();
+        let under = Under { set: in_force.set, filter };
+        let running = self.0.executor.run(&listed.exec, &permit, &under, &listed.stop);
+        tokio::pin!(running);
+        let ran = tokio::select! {
+            ran = &mut running => ran,
+            reason = self.grant_ended(grant.as_ref()) => {
+                listed.stop.stop(StopCause::Revoked(reason));
+                running.await
+            }
+        };
+        if let Some(reservation) = reservation {
+            // What was not started is given back; an error leaves all of it counted as used.
+            let used = ran.as_ref().map(|outcome| used(&permit, outcome)).unwrap_or_default();
+            reservation.settle(used).await.map_err(Failure::Ledger)?;
         }
-        let _leave_queue = Leave(queued);
-        // Closed when the daemon drains: whoever still waits is told so.
-        self.0.places.clone().acquire_owned().await.map_err(|_| Refusal::Draining)
+        ran.map_err(Failure::Run)
     }
 
     /// Ends an exec of this caller. Another's is as unknown as none.
     pub fn cancel(&self, principal: &Principal, exec: &ExecId) -> Result<(), Refusal> {
-        let live = self.0.live();
-        let mine = live.get(exec).filter(|live| live.owner == principal.owner).ok_or(Refusal::NoSuchExec)?;
-        mine.cancel.notify_one();
-        Ok(())
+        self.0.admission.cancel(principal, exec)
     }
 
     /// Takes no new execs; those that wait are told so.
     pub fn drain(&self) {
-        self.0.draining.store(true, Ordering::Relaxed);
-        self.0.places.close();
+        self.0.admission.drain();
     }
 
     /// Whether the daemon takes no more.
     #[must_use]
     pub fn draining(&self) -> bool {
-        self.0.draining.load(Ordering::Relaxed)
+        self.0.admission.draining()
     }
 
     /// Execs that are queued or running.
     #[must_use]
     pub fn live(&self) -> usize {
-        self.0.live().len()
+        self.0.admission.live_count()
     }
 
     /// Execs that run.
     #[must_use]
     pub fn running(&self) -> usize {
-        self.0.places_total - self.0.places.available_permits()
+        self.0.admission.running()
     }
 
     /// Execs that wait for a place.
     #[must_use]
     pub fn queued(&self) -> usize {
-        self.0.queued.load(Ordering::Relaxed)
+        self.0.admission.queued()
     }
 
     /// The profiles in force.
@@ -250,11 +236,18 @@ impl Pipeline {
     }
 }
 
-/// Leaves the queue's count, also when the waiter is cancelled.
-struct Leave<'a>(&'a AtomicUsize);
+fn facts<'a>(in_force: &'a InForce, grant: Option<&'a Grant>) -> Facts<'a> {
+    let InForce { profiles, lacking, .. } = in_force;
+    Facts { profiles, lacking, grant, approval: None, now_ms: now_ms() }
+}
 
-impl Drop for Leave<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
+/// What an exec used up of its budget.
+fn used(permit: &Permit, outcome: &Outcome) -> Amounts {
+    let inputs: usize = permit.inputs().iter().map(|file| file.content.len()).sum();
+    Amounts::default()
+        .with(Meter::Calls, 1)
+        .with(Meter::BytesIn, outcome.usage.bytes_in + inputs as u64)
+        .with(Meter::BytesOut, outcome.usage.bytes_out)
+        .with(Meter::CpuMs, outcome.usage.cpu_ms)
+        .with(Meter::FileCount, permit.inputs().len() as u64)
 }

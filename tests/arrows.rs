@@ -12,9 +12,12 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("isolation", &["isolation", "model"]),
     ("ledger", &["ledger", "model", "policy"]),
     ("executor", &["executor", "policy", "isolation", "workspace", "model"]),
-    ("pipeline", &["pipeline", "executor", "policy", "profile", "model"]),
+    ("pipeline", &["pipeline", "executor", "ledger", "policy", "profile", "terms", "model"]),
     // The error mapping names the faults of the layers below; handlers themselves only speak to the pipeline.
-    ("api", &["api", "pipeline", "executor", "isolation", "ledger", "policy", "profile", "workspace", "model"]),
+    (
+        "api",
+        &["api", "pipeline", "executor", "isolation", "ledger", "policy", "profile", "terms", "workspace", "model"],
+    ),
     // `profile check` reads a file without a daemon, with the parser that the daemon uses.
     ("ctl", &["ctl", "api::wire", "profile", "model"]),
 ];

@@ -13,7 +13,7 @@ use sandboxd::isolation::warden::protocol::{
 };
 use sandboxd::isolation::warden::words::Words;
 use sandboxd::isolation::warden::{ProfileState, Ready};
-use sandboxd::model::{Layer, Limit, Limits};
+use sandboxd::model::{Lacking, Layer, Limit, Limits};
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 
@@ -79,7 +79,8 @@ fn messages() -> Vec<(String, Vec<u8>)> {
     let counted = Counted { cpu_us: 1, memory_peak_bytes: Some(2), pids_peak: None, pids_refused: 3 };
     let fault = Fault { step: Step::Exec, index: 3, errno: 2 };
     let profiles = vec![ProfileState::Usable, ProfileState::Missing(Layer::Landlock), ProfileState::NoRoot];
-    let ready = Ready { digest: [9; 32], idmap_errno: 22, profiles };
+    let lacking = vec![Lacking(0), Lacking(5), Lacking(0x40)];
+    let ready = Ready { digest: [9; 32], idmap_errno: 22, profiles, lacking };
     [
         ("run-throw-away", whole.clone()),
         ("run-project", run(project, more)),
@@ -104,7 +105,7 @@ fn messages() -> Vec<(String, Vec<u8>)> {
         ("status-signaled", Status::Signaled(9).encode().to_vec()),
         ("status-cut", Status::Exited(0).encode()[..11].to_vec()),
         ("ready", ready.encode()),
-        ("ready-no-profiles", Ready { profiles: vec![], ..ready.clone() }.encode()),
+        ("ready-no-profiles", Ready { profiles: vec![], lacking: vec![], ..ready.clone() }.encode()),
         ("ready-cut", ready.encode()[..36].to_vec()),
         ("reloaded", Reply::Reloaded(Some(ready)).encode()),
         ("reloaded-not", Reply::Reloaded(None).encode()),

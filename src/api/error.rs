@@ -8,9 +8,11 @@ use crate::isolation::probe::Kernel;
 use crate::isolation::warden::protocol::Refused;
 use crate::isolation::warden::words::WordsError;
 use crate::ledger::LedgerError;
-use crate::model::Layer;
+use crate::model::{Capability, Layer};
 use crate::pipeline::Failure;
 use crate::policy::Refusal;
+use crate::policy::compose::Origin;
+use crate::policy::guard::{Denial, List};
 use crate::workspace::WorkspaceError;
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -131,6 +133,30 @@ impl ApiError {
             .details(json!({"layer": name, "cure": cure}))
     }
 
+    fn no_grant(code: &'static str, message: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, code, Class::PermissionDeny, message).details(json!({"field": "grant_id"}))
+    }
+
+    /// The guard's no: which side, which rule, what it was about.
+    fn denied(origin: Origin, denial: &Denial) -> Self {
+        let (code, class) = match denial {
+            Denial::Capability { .. } if origin == Origin::Grant => ("grant_does_not_cover", Class::PermissionDeny),
+            Denial::Resource { .. } if origin == Origin::Grant => ("grant_does_not_cover", Class::PermissionDeny),
+            Denial::Capability { .. } => ("capability_narrowed", Class::DenyTool),
+            Denial::Resource { capability: Capability::Process, .. } | Denial::NotListed { list: List::Tools, .. } => {
+                ("tool_not_allowed", Class::DenyTool)
+            }
+            Denial::Resource { .. } => ("resource_not_allowed", Class::CapabilityBlocked),
+            Denial::NotListed { list, .. } => (list.refusal_code(), Class::CapabilityBlocked),
+            Denial::ShellNeeded { .. } => ("shell_not_allowed", Class::DenyTool),
+            Denial::Variable { .. } => ("variable_not_allowed", Class::DenyTool),
+            Denial::Argument { .. } => ("argument_not_allowed", Class::DenyTool),
+            Denial::TooLarge { .. } => ("too_large", Class::CapabilityBlocked),
+        };
+        let (message, rule) = (format!("{denial}, says the {}", origin.name()), denial.rule());
+        Self::new(StatusCode::FORBIDDEN, code, class, message).details(json!({"origin": origin, "rule": rule}))
+    }
+
     fn internal() -> Self {
         let message = "the daemon failed; its log has the cause under this request id";
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", Class::Internal, message)
@@ -168,8 +194,48 @@ impl From<Refusal> for ApiError {
                 Self::invalid_path(&field, reason, message)
             }
             Refusal::InvalidField { field, problem } => Self::field(&field, problem),
+            Refusal::RuntimeMissing { capability } => {
+                let (name, programs) = (capability.name(), capability.programs());
+                let message = format!(
+                    "the profile declares {name}, but its root has none of {}; install one there or use another rootfs",
+                    programs.join(", ")
+                );
+                Self::new(StatusCode::BAD_GATEWAY, "runtime_capability_missing", Class::Unavailable, message)
+                    .details(json!({"capability": name, "programs": programs}))
+            }
+            Refusal::GrantMissing { profile } => {
+                let message = format!("profile {profile} runs nothing without a grant; give grant_id");
+                Self::no_grant("grant_missing", message)
+            }
+            Refusal::NoSuchGrant => Self::no_grant("no_such_grant", "there is no such grant of yours"),
+            Refusal::GrantRevoked { at } => Self::no_grant("grant_revoked", format!("the grant was revoked at {at}")),
+            Refusal::GrantExpired { at } => Self::no_grant("grant_expired", format!("the grant expired at {at}")),
+            Refusal::GrantForOther { field, granted } => {
+                Self::no_grant("grant_for_other", format!("the grant's {field} is {granted}, which this call is not"))
+                    .details(json!({"field": field, "granted": granted}))
+            }
+            Refusal::Denied { origin, denial } => Self::denied(origin, &denial),
+            Refusal::ConsentNeeded { reason, digest } => {
+                let message = "a person has to agree to this first; an approver answers at /v1/confirmations";
+                Self::new(StatusCode::FORBIDDEN, "consent_needed", Class::DenyTool, message)
+                    .details(json!({"reason": reason, "digest": digest}))
+            }
+            Refusal::BudgetExceeded { meter, asked, left } => {
+                let name = meter.name();
+                let message = format!(
+                    "the grant's budget has {left} {name} left and this needs {asked}; running execs hold theirs"
+                );
+                Self::new(StatusCode::TOO_MANY_REQUESTS, "budget_exceeded", Class::BudgetExceeded, message)
+                    .details(json!({"meter": name, "asked": asked, "left": left}))
+            }
+            Refusal::Concurrency { most, retry_after_ms } => {
+                let message = format!("{most} execs of yours run under this profile, which is all it permits at once");
+                Self::new(StatusCode::TOO_MANY_REQUESTS, "concurrency", Class::BudgetExceeded, message)
+                    .details(json!({"most": most, "retry_after_ms": retry_after_ms}))
+                    .retryable()
+            }
             Refusal::Widens { field, asked, permitted } => {
-                let message = format!("{field} is {asked}, the profile permits {permitted}; a request may only narrow");
+                let message = format!("{field} is {asked}, but {permitted} is permitted; a request may only narrow");
                 Self::new(StatusCode::FORBIDDEN, "override_widens", Class::DenyTool, message)
                     .details(json!({"field": field, "asked": asked, "permitted": permitted}))
             }
@@ -298,6 +364,11 @@ impl From<LedgerError> for ApiError {
             LedgerError::TokenNotFound(_) | LedgerError::NotFound(_) => {
                 Self::new(StatusCode::NOT_FOUND, "not_found", Class::Schema, "there is no such thing of yours")
             }
+            LedgerError::FingerprintUsed => {
+                let message = "this decision was turned into a grant before; one decision gives one grant, ever";
+                Self::new(StatusCode::CONFLICT, "fingerprint_used", Class::PermissionDeny, message)
+                    .details(json!({"field": "decision_key_fingerprint"}))
+            }
             error => {
                 tracing::error!(error = &error as &dyn std::error::Error, "the ledger failed");
                 Self::internal()
@@ -311,7 +382,22 @@ impl From<Failure> for ApiError {
         match failure {
             Failure::Refused(refusal) => refusal.into(),
             Failure::Run(error) => error.into(),
+            Failure::Ledger(error) => error.into(),
             Failure::Internal => Self::internal(),
+        }
+    }
+}
+
+impl ApiError {
+    /// What the caller reads.
+    pub(super) fn body(self) -> ErrorBody {
+        ErrorBody {
+            code: self.code.to_owned(),
+            class: self.class.name().to_owned(),
+            message: self.message,
+            details: self.details,
+            retryable: self.retryable,
+            request_id: self.request_id,
         }
     }
 }
@@ -319,17 +405,8 @@ impl From<Failure> for ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let retry_after = self.details.get("retry_after_ms").and_then(Value::as_u64);
-        let body = ErrorAnswer {
-            error: ErrorBody {
-                code: self.code.to_owned(),
-                class: self.class.name().to_owned(),
-                message: self.message,
-                details: self.details,
-                retryable: self.retryable,
-                request_id: self.request_id,
-            },
-        };
-        let mut response = (self.status, Json(body)).into_response();
+        let status = self.status;
+        let mut response = (status, Json(ErrorAnswer { error: self.body() })).into_response();
         if let Some(ms) = retry_after {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(ms.div_ceil(1000)));
         }

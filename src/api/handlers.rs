@@ -3,8 +3,8 @@
 use super::access::{Access, Peer};
 use super::doctor::Doctor;
 use super::error::ApiError;
-use super::tokens;
-use super::wire::{ExecAnswer, HealthAnswer, ProfileAnswer, ProfilesAnswer};
+use super::wire::{ExecAnswer, ExplainAnswer, HealthAnswer, ProfileAnswer, ProfilesAnswer};
+use super::{grants, tokens};
 use crate::executor::ProfileState;
 use crate::ledger::Ledger;
 use crate::model::{ExecId, ExecRequest, Object, Principal, Rootfs};
@@ -49,6 +49,10 @@ pub fn router(state: State) -> Router {
         .route("/v1/doctor", get(doctor))
         .route("/v1/tokens", post(tokens::create).get(tokens::list))
         .route("/v1/tokens/{id}", delete(tokens::revoke))
+        .route("/v1/explain", post(explain))
+        .route("/v1/grants", post(grants::issue).get(grants::list))
+        .route("/v1/grants/{id}", get(grants::show))
+        .route("/v1/grants/{id}/revoke", post(grants::revoke))
         .route("/v1/profiles", get(list_profiles))
         .route("/v1/profiles/{id}", get(show_profile))
         .fallback(|Extension(RequestId(id))| async move { ApiError::not_found().of_request(&id) })
@@ -154,6 +158,27 @@ async fn run_exec(
     }
 }
 
+/// What would be said to an exec; nothing is started. The no is the error that the exec itself would get.
+async fn explain(
+    AxumState(state): AxumState<State>,
+    Extension(principal): Extension<Principal>,
+    Extension(RequestId(id)): Extension<RequestId>,
+    Body(request): Body<ExecRequest>,
+) -> Result<Json<ExplainAnswer>, ApiError> {
+    let explained = state.pipeline.explain(&principal, &request).await;
+    let verdict = explained.map_err(|failure| ApiError::from(failure).of_request(&id))?;
+    Ok(Json(ExplainAnswer {
+        allowed: verdict.refusal.is_none(),
+        layer: serde_json::to_value(verdict.layer).unwrap_or_default(),
+        rule: verdict.rule,
+        profile_hash: verdict.profile_hash,
+        refusal: verdict.refusal.map(|refusal| ApiError::from(refusal).of_request(&id).body()),
+        changes: serde_json::to_value(verdict.changes).unwrap_or_default(),
+        sufficient: verdict.sufficient,
+        alternatives: verdict.alternatives,
+    }))
+}
+
 async fn cancel_exec(
     AxumState(state): AxumState<State>,
     Extension(principal): Extension<Principal>,
@@ -203,7 +228,7 @@ fn profile_answer(in_force: &InForce, place: usize) -> Option<ProfileAnswer> {
     Some(ProfileAnswer {
         id: profile.id.clone(),
         description: profile.description.clone(),
-        hash: profile.hash(),
+        hash: profile.hash().to_owned(),
         state: match in_force.states.get(place)? {
             ProfileState::Usable => "usable".to_owned(),
             ProfileState::Missing(layer) => format!("layer {} is missing", layer.name()),
@@ -213,7 +238,10 @@ fn profile_answer(in_force: &InForce, place: usize) -> Option<ProfileAnswer> {
             Rootfs::Host => "host".to_owned(),
             Rootfs::Directory(path) => path.display().to_string(),
         },
-        capabilities: profile.capabilities.clone(),
+        capabilities: profile.capabilities(),
+        terms: serde_json::to_value(&profile.terms).unwrap_or_default(),
+        grant_required: profile.grant_required,
+        security_mode: profile.security_mode,
         require: profile.require.clone(),
         landlock_min_abi: profile.landlock_min_abi,
         seccomp: in_force.filters.get(place)?.clone(),

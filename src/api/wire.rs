@@ -1,8 +1,10 @@
 //! What goes over the wire beside the request: answers, errors, health. `sandboxctl` sees only this and `model`.
 
 use crate::model::{
-    CapabilitySet, Ending, Enforcement, Layer, LimitHit, Limits, Outcome, Output, Role, SeccompReport, Tcp, Usage,
+    Amounts, Budget, CapabilitySet, Ending, Enforcement, Layer, LimitHit, Limits, Outcome, Output, Role, SeccompReport,
+    Tcp, Timestamp, Usage,
 };
+use crate::terms::SecurityMode;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::{Deserialize, Serialize};
@@ -231,6 +233,113 @@ pub struct TokensAnswer {
     pub next_cursor: Option<String>,
 }
 
+/// `POST /v1/grants`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewGrantRequest {
+    /// The account that is charged; the issuer's own if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+    /// For whom.
+    pub subject: String,
+    /// For which tool: `python.exec`, `shell.exec`, `process.exec`, `filesystem.read`, …, a skill's id, or `*`.
+    pub tool: String,
+    /// For which call.
+    pub call_id: String,
+    /// What it permits: `"shell"`, `"filesystem:read"`, or an allowance with its resources.
+    pub capabilities: serde_json::Value,
+    /// Until when, in RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Timestamp>,
+    /// Or for how long.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_in_ms: Option<u64>,
+    /// What may be used up; what is left out has no end.
+    #[serde(default)]
+    pub budget: Budget,
+    /// The decision it comes from: one decision gives one grant, ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decision_key_fingerprint: Option<String>,
+    /// The decision's key itself, of which the fingerprint is kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decision_key: Option<String>,
+}
+
+/// `POST /v1/grants/{id}/revoke`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RevokeGrantRequest {
+    /// Why; it goes into the evidence of what it ends.
+    pub reason: String,
+}
+
+/// A grant as it stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GrantAnswer {
+    /// Its id.
+    pub grant_id: String,
+    /// `live`, `expired` or `revoked`.
+    pub state: String,
+    /// The account that is charged.
+    pub tenant: String,
+    /// For whom.
+    pub subject: String,
+    /// For which tool.
+    pub tool: String,
+    /// For which call.
+    pub call_id: String,
+    /// What it permits.
+    pub capabilities: serde_json::Value,
+    /// Until when.
+    pub expires_at: Timestamp,
+    /// What may be used up; what is left out has no end.
+    pub budget: Budget,
+    /// What was used up or is held by running execs.
+    pub spent: Amounts,
+    /// What is left.
+    pub remaining: Budget,
+    /// The decision it comes from.
+    pub decision_key_fingerprint: String,
+    /// Who issued it.
+    pub issued_by: String,
+    /// When.
+    pub created_at: Timestamp,
+    /// When it was taken back; null: it was not.
+    pub revoked_at: Option<Timestamp>,
+    /// Why.
+    pub revoke_reason: Option<String>,
+}
+
+/// `GET /v1/grants`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GrantsAnswer {
+    /// Newest first.
+    pub items: Vec<GrantAnswer>,
+    /// Where the next page begins; null after the last.
+    pub next_cursor: Option<String>,
+}
+
+/// `POST /v1/explain`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExplainAnswer {
+    /// Whether the exec would start.
+    pub allowed: bool,
+    /// Whose rule decides: `access`, `profile`, `grant`, `request`, `approver`, `host`, `daemon`.
+    pub layer: serde_json::Value,
+    /// Which rule.
+    pub rule: String,
+    /// The hash that evidence would carry.
+    pub profile_hash: Option<String>,
+    /// The error that the exec would get.
+    pub refusal: Option<ErrorBody>,
+    /// The smallest changes that would allow it: `layer`, `of`, `field`, `how` (`add`, `set`), `value`.
+    pub changes: serde_json::Value,
+    /// Whether it would start with them; that was tried.
+    pub sufficient: bool,
+    /// Profiles under which it would start as it is.
+    pub alternatives: Vec<String>,
+}
+
 /// `GET /v1/profiles/{id}`: a profile as it is enforced.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProfileAnswer {
@@ -246,6 +355,12 @@ pub struct ProfileAnswer {
     pub rootfs: String,
     /// What callers may do: `shell` is all of it, `filesystem:read` one operation.
     pub capabilities: CapabilitySet,
+    /// All that it says about uses: allowances with their resources, lists, sizes, templates, consent.
+    pub terms: serde_json::Value,
+    /// Whether nothing runs without a grant.
+    pub grant_required: bool,
+    /// What a hint of risk leads to.
+    pub security_mode: SecurityMode,
     /// Layers without which nothing runs.
     pub require: Vec<Layer>,
     /// Landlock ABI from which that layer counts as there.

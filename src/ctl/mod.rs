@@ -18,6 +18,7 @@ pub use error::CtlError;
 
 use clap::{Parser, Subcommand};
 use client::Client;
+use commands::exec::Purpose;
 use output::Stream;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -81,6 +82,10 @@ pub enum Verb {
     Token(commands::token::Token),
     /// List, show and check profiles
     Profile(commands::profile::Profile),
+    /// Issue, list, show and revoke grants
+    Grant(commands::grant::Grant),
+    /// Say what would be said to an exec, and what would allow it
+    Explain(commands::explain::Explain),
 }
 
 /// For whom the answer is.
@@ -134,13 +139,15 @@ pub fn main() -> ExitCode {
 /// Does what the verb says; an error is said and becomes an exit code.
 pub async fn perform(verb: Verb, context: &Context) -> u8 {
     let done = match verb {
-        Verb::Run(run) => run.perform(context).await,
-        Verb::Python(python) => python.perform(context).await,
-        Verb::Shell(shell) => shell.perform(context).await,
+        Verb::Run(run) => run.perform(context, Purpose::Run).await,
+        Verb::Python(python) => python.perform(context, Purpose::Run).await,
+        Verb::Shell(shell) => shell.perform(context, Purpose::Run).await,
         Verb::Doctor(doctor) => doctor.perform(context).await,
         Verb::Health(health) => health.perform(context).await,
         Verb::Token(token) => token.perform(context).await,
         Verb::Profile(profile) => profile.perform(context).await,
+        Verb::Grant(grant) => grant.perform(context).await,
+        Verb::Explain(explain) => explain.perform(context).await,
     };
     done.unwrap_or_else(|error| {
         error.say(context);

@@ -59,8 +59,12 @@ async fn serve_until_end(parts: Parts) -> anyhow::Result<i32> {
         tracing::warn!(check = check.name, found = check.found, cure = check.cure, "not all is as it should be");
     }
     let rules = Arc::new(Rules::new(files, in_force, warden.clone()));
-    let pipeline = Pipeline::new(rules.clone(), executor, config.max_concurrent_execs, config.max_queued_execs);
     let ledger = Ledger::open(&places.state_dir).context("the ledger of tokens and grants")?;
+    for lost in ledger.recovered() {
+        tracing::warn!(grant = %lost.grant_id, amounts = ?lost.amounts, "a reservation of a dead daemon counts as used");
+    }
+    let (places_total, queue) = (config.max_concurrent_execs, config.max_queued_execs);
+    let pipeline = Pipeline::new(rules.clone(), executor, ledger.clone(), places_total, queue);
     let access = Access::new(config.access.clone(), ledger.clone());
     let state = State { ledger: ledger.clone(), pipeline: pipeline.clone(), access, doctor };
     let listener = tokio::net::UnixListener::from_std(listener).context("the socket")?;

@@ -99,6 +99,7 @@ impl Reading {
             set: set_number(&self.digest),
             filters: self.filters.iter().map(report).collect(),
             states: ready.profiles,
+            lacking: ready.lacking,
             profiles: self.profiles,
             error: None,
         }
@@ -156,8 +157,9 @@ impl Rules {
                 tracing::error!(error, "the profiles can't be put in force; the last good set stays");
                 let last = self.get();
                 let (profiles, filters) = (last.profiles.clone(), last.filters.clone());
-                let (states, version_hash) = (last.states.clone(), last.version_hash.clone());
-                self.set(InForce { profiles, filters, states, set: last.set, version_hash, error: Some(error) });
+                let (states, lacking) = (last.states.clone(), last.lacking.clone());
+                let (set, version_hash) = (last.set, last.version_hash.clone());
+                self.set(InForce { profiles, filters, states, lacking, set, version_hash, error: Some(error) });
             }
         }
     }

@@ -11,7 +11,9 @@ mod client;
 mod outcome;
 mod process;
 mod pump;
+mod stop;
 
 pub use crate::isolation::warden::ProfileState;
 pub use client::{Warden, WardenGone};
 pub use process::{Executor, HostReport, RunError, Under};
+pub use stop::{Stop, StopCause};

@@ -1,8 +1,10 @@
 //! From what came back to an outcome: who ended it, what it used, which limits it met.
 
+use super::stop::StopCause;
 use crate::isolation::fault::{Fault, Step};
 use crate::isolation::warden::protocol::{Cause, Counted, Status};
-use crate::model::{Ending, Limit, LimitHit, Limits, Output};
+use crate::model::{Ending, Limit, LimitHit, Meter, Output};
+use crate::policy::Permit;
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
 
@@ -16,6 +18,16 @@ pub(super) struct End {
     pub exit_code: Option<i32>,
     pub signal: Option<String>,
     pub start_error: Option<String>,
+}
+
+impl End {
+    /// The word for an end that we made, by why we made it.
+    pub(super) fn stopped_by(mut self, cause: Option<&StopCause>) -> Self {
+        if let (Ending::Cancelled, Some(StopCause::Revoked(_))) = (self.ending, cause) {
+            self.ending = Ending::Revoked;
+        }
+        self
+    }
 }
 
 /// Reads the end out of the warden's cause and init's last word.
@@ -71,12 +83,14 @@ pub(super) fn pids_peak(counted: &Counted) -> Option<u64> {
 /// The limits that were met, each with the cure.
 pub(super) fn limits_hit(
     ending: Ending,
-    limits: &Limits,
+    permit: &Permit,
+    stopped: Option<&StopCause>,
     counted: &Counted,
     stdout: &Output,
     stderr: &Output,
 ) -> Vec<LimitHit> {
-    let mut hits = Vec::new();
+    let limits = permit.limits();
+    let mut hits = budget_hit(ending, permit, stopped);
     let mut hit = |name: &str, limit: Limit, happened: String| {
         let amount = limits.get(limit);
         let hint = format!("{happened}; the limit {} is {amount}, set by the profile or the request", limit.name());
@@ -84,7 +98,7 @@ pub(super) fn limits_hit(
     };
     match ending {
         Ending::TimedOut => hit("wall", Limit::WallMs, "the time ran out and the program was ended".to_owned()),
-        Ending::CpuExceeded => {
+        Ending::CpuExceeded if permit.metered().cpu_ms.is_none() => {
             hit("cpu", Limit::CpuMs, "the processor time ran out and the program was ended".to_owned())
         }
         Ending::OomKilled => {
@@ -103,6 +117,21 @@ pub(super) fn limits_hit(
         }
     }
     hits
+}
+
+/// A limit that the grant's budget set, if it was the one that ended the program.
+fn budget_hit(ending: Ending, permit: &Permit, stopped: Option<&StopCause>) -> Vec<LimitHit> {
+    let (meter, amount) = match (ending, stopped) {
+        (Ending::Cancelled, Some(StopCause::Budget(meter))) => (*meter, permit.metered().bytes_out),
+        (Ending::CpuExceeded, _) => (Meter::CpuMs, permit.metered().cpu_ms),
+        _ => return vec![],
+    };
+    let hit = |amount| LimitHit {
+        limit: format!("budget.{}", meter.name()),
+        amount,
+        hint: format!("the grant had {amount} {} left for this exec; issue a new grant with more", meter.name()),
+    };
+    amount.map(hit).into_iter().collect()
 }
 
 #[cfg(test)]
@@ -134,11 +163,41 @@ mod tests {
         assert!(end(Cause::Itself, Some(fault)).start_error.is_some_and(|text| text.starts_with("ENOENT")));
     }
 
+    fn caller() -> crate::model::Principal {
+        use crate::model::{Owner, Principal, Role};
+        let owner = Owner { tenant: "local".into(), subject: "uid:0".into() };
+        Principal { owner, roles: [Role::User].into(), profiles: None }
+    }
+
+    fn permit() -> Permit {
+        use crate::policy::{Facts, judge};
+        let profiles = crate::policy::shipped_profiles();
+        let request = serde_json::from_str(r#"{"exec":{"kind":"process","command":"true"}}"#).expect("a request");
+        let facts = Facts { profiles: &profiles, lacking: &[], grant: None, approval: None, now_ms: 0 };
+        judge(&caller(), &request, &facts).expect("permitted")
+    }
+
     #[test]
     fn a_full_pids_limit_is_told_with_its_amount() {
         let counted = Counted { pids_refused: 2, ..Counted::default() };
-        let hits = limits_hit(Ending::Ok, &Limits::default(), &counted, &Output::default(), &Output::default());
+        let hits = limits_hit(Ending::Ok, &permit(), None, &counted, &Output::default(), &Output::default());
         assert_eq!(hits.len(), 1);
         assert_eq!((hits[0].limit.as_str(), hits[0].amount), ("pids", 256));
+    }
+
+    #[test]
+    fn an_end_by_the_budget_names_the_budget() {
+        let permit = permit().within(&crate::model::Amounts::default().with(Meter::CpuMs, 7).with(Meter::BytesOut, 5));
+        let hits = |ending, stopped| {
+            let none = Output::default();
+            limits_hit(ending, &permit, stopped, &Counted::default(), &none, &none)
+        };
+        let cpu = hits(Ending::CpuExceeded, None);
+        assert_eq!((cpu.len(), cpu[0].limit.as_str(), cpu[0].amount), (1, "budget.cpu_ms", 7));
+        let bytes = hits(Ending::Cancelled, Some(&StopCause::Budget(Meter::BytesOut)));
+        assert_eq!((bytes.len(), bytes[0].limit.as_str(), bytes[0].amount), (1, "budget.bytes_out", 5));
+        let revoked = StopCause::Revoked("leaked".into());
+        assert_eq!(end(Cause::Killed, None).stopped_by(Some(&revoked)).ending, Ending::Revoked);
+        assert_eq!(end(Cause::Killed, None).stopped_by(Some(&StopCause::Cancelled)).ending, Ending::Cancelled);
     }
 }

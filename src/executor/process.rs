@@ -1,6 +1,7 @@
 //! The process domain: one program in one sandbox.
 
 use super::client::{Accept, Warden, WardenGone};
+use super::stop::{ByteBudget, Stop};
 use super::{outcome, pump};
 use crate::isolation::fault::{Fault, Step};
 use crate::isolation::landlock;
@@ -17,7 +18,6 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
-use tokio::sync::Notify;
 
 /// What the host was found to have; the same for every run of a daemon.
 #[derive(Debug, Clone)]
@@ -90,14 +90,8 @@ impl Executor {
         &self.host
     }
 
-    /// Runs one program to its end. `cancel` ends it early and keeps what it wrote; dropping the future ends it too.
-    pub async fn run(
-        &self,
-        exec: &ExecId,
-        permit: &Permit,
-        under: &Under,
-        cancel: &Notify,
-    ) -> Result<Outcome, RunError> {
+    /// Runs one program to its end. `stop` ends it early and keeps what it wrote; dropping the future ends it too.
+    pub async fn run(&self, exec: &ExecId, permit: &Permit, under: &Under, stop: &Stop) -> Result<Outcome, RunError> {
         let env = permit.env().iter().map(|(name, value)| format!("{name}={value}"));
         let words = Words::new(permit.command(), permit.cwd(), permit.argv(), env)?;
         let laid = self.lay(exec, permit).await?;
@@ -129,15 +123,16 @@ impl Executor {
         status.go();
         let started = Instant::now();
         let limits = permit.limits();
+        let written = ByteBudget::new(permit.metered().bytes_out, stop);
         let (bytes_in, stdout, stderr, last_word, ended) = tokio::join!(
             pump::feed(stdin, permit.stdin()),
-            pump::drain(stdout, limits.get(Limit::StdoutBytes)),
-            pump::drain(stderr, limits.get(Limit::StderrBytes)),
+            pump::drain(stdout, limits.get(Limit::StdoutBytes), &written),
+            pump::drain(stderr, limits.get(Limit::StderrBytes), &written),
             async { (status.last_word().await, started.elapsed()) },
             async {
                 tokio::select! {
                     ended = &mut ended => ended,
-                    () = cancel.notified() => {
+                    () = stop.stopped() => {
                         kill.kill();
                         ended.await
                     }
@@ -151,10 +146,10 @@ impl Executor {
         if let (Cause::Itself, Some(Status::Fault(fault))) = (cause, last_word) {
             refuse_fault(fault)?;
         }
-        let end = outcome::end(cause, last_word);
+        let end = outcome::end(cause, last_word).stopped_by(stop.cause());
         let usage = usage(wall.as_millis(), &counted, bytes_in, stdout.total + stderr.total);
         Ok(Outcome {
-            limits_hit: outcome::limits_hit(end.ending, limits, &counted, &stdout, &stderr),
+            limits_hit: outcome::limits_hit(end.ending, permit, stop.cause(), &counted, &stdout, &stderr),
             enforcement: self.enforcement(permit, under),
             ending: end.ending,
             exit_code: end.exit_code,

@@ -1,5 +1,6 @@
 //! Pipes between the front and a program: feed standard input, keep the head of an output and count the rest.
 
+use super::stop::ByteBudget;
 use crate::model::Output;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -27,7 +28,7 @@ pub(super) fn input_pipe() -> io::Result<(pipe::Sender, OwnedFd)> {
 }
 
 /// Keeps the first `cap` bytes and counts all, until nobody holds the other end.
-pub(super) async fn drain(mut from: pipe::Receiver, cap: u64) -> Output {
+pub(super) async fn drain(mut from: pipe::Receiver, cap: u64, budget: &ByteBudget<'_>) -> Output {
     let cap = usize::try_from(cap).unwrap_or(usize::MAX);
     let mut output = Output::default();
     let mut chunk = vec![0; CHUNK];
@@ -36,6 +37,7 @@ pub(super) async fn drain(mut from: pipe::Receiver, cap: u64) -> Output {
         let room = cap - output.kept.len();
         output.kept.extend_from_slice(&chunk[..len.min(room)]);
         output.total += len as u64;
+        budget.count(len as u64);
     }
     output
 }
@@ -54,6 +56,7 @@ pub(super) async fn feed(mut to: pipe::Sender, bytes: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::stop::Stop;
     use super::*;
     use std::io::Write;
 
@@ -61,7 +64,8 @@ mod tests {
     async fn output_over_the_cap_is_cut_and_counted() {
         let (ours, theirs) = output_pipe().expect("a pipe");
         let writer = std::thread::spawn(move || std::fs::File::from(theirs).write_all(&[b'x'; 300_000]));
-        let output = drain(ours, 1000).await;
+        let stop = Stop::default();
+        let output = drain(ours, 1000, &ByteBudget::new(None, &stop)).await;
         writer.join().expect("the writer").expect("the pipe took all");
         assert_eq!((output.kept.len(), output.total, output.truncated()), (1000, 300_000, true));
     }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 macro_rules! capabilities {
-    ($($(#[$doc:meta])* $variant:ident = $name:literal, [$($operation:literal),*];)*) => {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal, [$($operation:literal),*], needs [$($program:literal),*];)*) => {
         /// Something a caller can be permitted to do.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
@@ -25,25 +25,31 @@ macro_rules! capabilities {
             pub const fn operations(self) -> &'static [&'static str] {
                 match self { $(Capability::$variant => &[$($operation),*],)* }
             }
+
+            /// Programs of which the root must have one, or the capability can't be had whatever the profile says.
+            #[must_use]
+            pub const fn programs(self) -> &'static [&'static str] {
+                match self { $(Capability::$variant => &[$($program),*],)* }
+            }
         }
     };
 }
 
 capabilities! {
     /// Python code.
-    Python = "python", ["exec"];
+    Python = "python", ["exec"], needs ["python3"];
     /// Shell code.
-    Shell = "shell", ["exec"];
+    Shell = "shell", ["exec"], needs ["bash"];
     /// A program with arguments, no shell between.
-    Process = "process", ["exec"];
+    Process = "process", ["exec"], needs [];
     /// Files of the workspace.
-    Filesystem = "filesystem", ["read", "list", "write", "delete", "upload", "download"];
+    Filesystem = "filesystem", ["read", "list", "write", "delete", "upload", "download"], needs [];
     /// Requests that the daemon makes for the program.
-    Net = "net", ["http"];
+    Net = "net", ["http"], needs [];
     /// A headless browser.
-    Browser = "browser", ["open", "screenshot", "extract"];
+    Browser = "browser", ["open", "screenshot", "extract"], needs ["chromium", "chromium-browser", "google-chrome"];
     /// Scratch space beside the work area.
-    Tmp = "tmp", ["alloc"];
+    Tmp = "tmp", ["alloc"], needs [];
 }
 
 /// Why a text names no capability.
@@ -71,6 +77,27 @@ impl Capability {
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Capability::ALL.iter().copied().find(|capability| capability.name() == name)
+    }
+}
+
+/// Capabilities that a root does not have the programs for: a bit for each, in the order of [`Capability::ALL`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Lacking(pub u16);
+
+impl Lacking {
+    /// What is lacking where `has` says which programs are there.
+    pub fn probe(mut has: impl FnMut(&str) -> bool) -> Self {
+        let mut lacks = |capability: &Capability| {
+            let programs = capability.programs();
+            !programs.is_empty() && !programs.iter().any(|program| has(program))
+        };
+        Self(Capability::ALL.iter().filter(|capability| lacks(capability)).fold(0, |bits, one| bits | 1 << *one as u16))
+    }
+
+    /// Whether the programs of this one are missing.
+    #[must_use]
+    pub fn contains(self, capability: Capability) -> bool {
+        self.0 & 1 << capability as u16 != 0
     }
 }
 

@@ -16,7 +16,7 @@ mod request;
 mod sandbox;
 mod timestamp;
 
-pub use capability::{Capability, CapabilityError, CapabilitySet};
+pub use capability::{Capability, CapabilityError, CapabilitySet, Lacking};
 pub use enforcement::{CgroupMode, CgroupReport, Enforcement, Hold, LandlockReport, Layer, SeccompReport};
 pub use id::{ExecId, GrantId, IdError, ProjectId, SandboxId, TokenId};
 pub use limits::{Limit, LimitError, Limits};

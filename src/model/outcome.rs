@@ -19,8 +19,10 @@ pub enum Ending {
     OomKilled,
     /// The processor time ran out.
     CpuExceeded,
-    /// The caller cancelled it or hung up.
+    /// The caller cancelled it or hung up, or its grant's byte budget was used up.
     Cancelled,
+    /// Its grant was taken back or ran out.
+    Revoked,
     /// The daemon or the sandbox died under it.
     Lost,
     /// The program never started; `start_error` says why.
@@ -47,7 +49,7 @@ pub struct Usage {
 /// A limit that was reached, with the cure.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitHit {
-    /// Its name: `memory`, `wall`, `cpu`, `pids`, `stdout`, `stderr`.
+    /// Its name: `memory`, `wall`, `cpu`, `pids`, `stdout`, `stderr`, `budget.cpu_ms`, `budget.bytes_out`.
     pub limit: String,
     /// The amount that was in force.
     pub amount: u64,

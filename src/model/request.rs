@@ -26,6 +26,9 @@ pub struct ExecRequest {
     /// Grant under which it runs.
     #[serde(default)]
     pub grant_id: Option<String>,
+    /// The call that the grant is for, if the caller says so.
+    #[serde(default)]
+    pub call_id: Option<String>,
     /// Whether the caller waits.
     #[serde(default)]
     pub mode: Mode,
@@ -122,4 +125,13 @@ pub struct PolicyOverrides {
     /// Limits by name.
     #[serde(default)]
     pub limits: BTreeMap<String, u64>,
+    /// Sizes by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub sizes: BTreeMap<String, u64>,
+    /// Allowances, in the words of a grant; absent: all that the others permit, empty: nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capabilities: Option<serde_json::Value>,
+    /// Allow-lists, in the words of a profile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allow: Option<serde_json::Value>,
 }

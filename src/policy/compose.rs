@@ -35,6 +35,21 @@ pub enum Origin {
     Request,
 }
 
+impl Origin {
+    /// The name in answers.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::System => "system",
+            Self::Settings => "settings",
+            Self::Profile => "profile",
+            Self::Manifest => "manifest",
+            Self::Grant => "grant",
+            Self::Request => "request",
+        }
+    }
+}
+
 /// What one of them says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -9,6 +9,8 @@ use sha2::{Digest, Sha256};
 use std::fmt;
 use std::str::FromStr;
 
+/// The tool of a grant that is for all of them; its capabilities still say for what.
+pub const ANY_TOOL: &str = "*";
 /// Longest fingerprint.
 const FINGERPRINT_MAX: usize = 128;
 
@@ -79,7 +81,7 @@ pub struct Grant {
     pub tenant: String,
     /// The caller within it.
     pub subject: String,
-    /// The tool it is for.
+    /// The tool it is for: `python.exec`, `filesystem.read`, a skill's id, or `*`.
     pub tool: String,
     /// The call it is for.
     pub call_id: String,
@@ -122,7 +124,10 @@ pub enum GrantDenial {
         granted: String,
     },
     /// It is for another call.
-    OtherCall,
+    OtherCall {
+        /// Which.
+        granted: String,
+    },
 }
 
 impl fmt::Display for GrantDenial {
@@ -132,7 +137,7 @@ impl fmt::Display for GrantDenial {
             Self::Revoked { at } => write!(f, "the grant was revoked at {at}"),
             Self::Expired { at } => write!(f, "the grant expired at {at}"),
             Self::OtherTool { granted } => write!(f, "the grant is for {granted}"),
-            Self::OtherCall => f.write_str("the grant is for another call"),
+            Self::OtherCall { granted } => write!(f, "the grant is for the call {granted}"),
         }
     }
 }
@@ -166,11 +171,11 @@ impl Grant {
             return Err(GrantDenial::NotYours);
         }
         self.holds_at(now_ms)?;
-        if claim.tool.is_some_and(|tool| tool != self.tool) {
+        if claim.tool.is_some_and(|tool| self.tool != ANY_TOOL && tool != self.tool) {
             return Err(GrantDenial::OtherTool { granted: self.tool.clone() });
         }
         if claim.call_id.is_some_and(|call_id| call_id != self.call_id) {
-            return Err(GrantDenial::OtherCall);
+            return Err(GrantDenial::OtherCall { granted: self.call_id.clone() });
         }
         Ok(())
     }
@@ -226,7 +231,7 @@ mod tests {
             (Claim { tenant: "other", ..CLAIM }, 0, Err(GrantDenial::NotYours)),
             (Claim { subject: "uid:8", ..CLAIM }, 10_000, Err(GrantDenial::NotYours)),
             (Claim { tool: Some("ls"), ..CLAIM }, 0, Err(GrantDenial::OtherTool { granted: "git".to_owned() })),
-            (Claim { call_id: Some("c2"), ..CLAIM }, 0, Err(GrantDenial::OtherCall)),
+            (Claim { call_id: Some("c2"), ..CLAIM }, 0, Err(GrantDenial::OtherCall { granted: "c1".to_owned() })),
         ] {
             assert_eq!(grant().serves(&claim, now), expected, "{claim:?}");
         }

@@ -28,6 +28,18 @@ pub enum List {
 }
 
 impl List {
+    /// The code of a refusal by it.
+    #[must_use]
+    pub const fn refusal_code(self) -> &'static str {
+        match self {
+            Self::Hosts => "host_not_allowed",
+            Self::Paths => "path_not_allowed",
+            Self::Methods => "method_not_allowed",
+            Self::Mime => "mime_not_allowed",
+            Self::Tools => "tool_not_allowed",
+        }
+    }
+
     /// Its key.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -202,12 +214,15 @@ impl Terms {
         }
     }
 
+    /// Number and length of arguments.
+    pub fn check_arguments(&self, args: &[String]) -> Result<(), Denial> {
+        self.check_size(Size::Args, args.len() as u64)?;
+        args.iter().try_for_each(|argument| self.check_size(Size::ArgBytes, argument.len() as u64))
+    }
+
     /// A program with its arguments: sizes, allowance, list, shell, environment, templates, in this order.
     pub fn check_call(&self, call: &Call<'_>) -> Result<(), Denial> {
-        self.check_size(Size::Args, call.args.len() as u64)?;
-        for argument in call.args {
-            self.check_size(Size::ArgBytes, argument.len() as u64)?;
-        }
+        self.check_arguments(call.args)?;
         self.check(&Use::program(call.program))?;
         if let Some(shell) = call.program.shell(call.args).filter(|_| !self.allowances.has(Capability::Shell, "exec")) {
             return Err(Denial::ShellNeeded { shell: shell.to_owned() });

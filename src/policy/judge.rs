@@ -1,137 +1,107 @@
-//! From a request to a permit: every check that needs neither the kernel nor a file.
+//! From a request to a permit: the order of the checks. What they need to know beside the request comes in as [`Facts`].
+//!
+//! ```text
+//! profile known ─▶ caller may use it ─▶ declared (level 1) ─▶ words and paths ─▶ grant serves ─▶ overrides narrow
+//!   ─▶ compose profile ∩ grant ∩ request ─▶ guard ─▶ consent ─▶ root has it (level 2) ─▶ Permit
+//! ```
+//!
+//! The caller's mistakes come before the policy's no, and the host's fault comes last.
 
+use super::compose::{Effective, Origin, Side, compose, deciding};
+use super::consent::{Approval, digest};
+use super::grant::{Claim, Grant};
+use super::guard::{Call, Denial};
+use super::permit::{Metered, Permit, Program};
+use super::read::{invalid, read};
 use super::refusal::Refusal;
 use crate::model::{
-    Capability, ExecRequest, ExecSpec, Input, Kind, Limit, LimitError, Limits, Mode, Owner, Principal, ProjectId, Role,
+    Capability, ExecRequest, Kind, Lacking, Limit, LimitError, Limits, Mode, PolicyOverrides, Principal, Role,
 };
 use crate::profile::{Profile, Profiles};
-use crate::terms::path;
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD as BASE64;
-use std::collections::BTreeMap;
+use crate::terms::allowset::AllowanceSet;
+use crate::terms::lists::{AllowList, Pattern};
+use crate::terms::tools;
+use crate::terms::uses::Use;
+use crate::terms::{AllowLists, CapKey, Caps, Size, Terms};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
 
-/// Most input files of one request.
-const INPUTS_MAX: usize = 1024;
-/// Longest code: it travels as one argument, of which the kernel takes 128 KiB with its NUL.
-const CODE_MAX: usize = 128 * 1024 - 1;
-/// Longest name of a variable.
-const ENV_NAME_MAX: usize = 256;
-
-/// One input with its path normalised and its content decoded.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InputFile {
-    /// Path below the inputs area.
-    pub path: String,
-    /// Its bytes.
-    pub content: Vec<u8>,
+/// What a judgement needs to know beside the request.
+#[derive(Debug, Clone, Copy)]
+pub struct Facts<'a> {
+    /// The profiles in force.
+    pub profiles: &'a Profiles,
+    /// What the root of each lacks, in their order.
+    pub lacking: &'a [Lacking],
+    /// The grant that the request names, if it names one.
+    pub grant: Option<&'a Grant>,
+    /// What a person has agreed to, if one was asked.
+    pub approval: Option<&'a Approval>,
+    /// The time.
+    pub now_ms: u64,
 }
 
-/// A judged exec. Only [`judge`] makes one.
-#[derive(Debug, Clone)]
-pub struct Permit {
-    owner: Owner,
-    profile: (u16, String),
-    project: Option<ProjectId>,
-    limits: Limits,
-    command: String,
-    argv: Vec<String>,
-    env: BTreeMap<String, String>,
-    cwd: String,
-    stdin: Vec<u8>,
-    inputs: Vec<InputFile>,
-}
-
-impl Permit {
-    /// Who asked.
-    #[must_use]
-    pub fn owner(&self) -> &Owner {
-        &self.owner
-    }
-    /// Index of the profile, for the warden.
-    #[must_use]
-    pub fn profile_index(&self) -> u16 {
-        self.profile.0
-    }
-    /// Name of the profile.
-    #[must_use]
-    pub fn profile_id(&self) -> &str {
-        &self.profile.1
-    }
-    /// The project, if one was named.
-    #[must_use]
-    pub fn project(&self) -> Option<&ProjectId> {
-        self.project.as_ref()
-    }
-    /// Effective limits.
-    #[must_use]
-    pub fn limits(&self) -> &Limits {
-        &self.limits
-    }
-    /// What is executed.
-    #[must_use]
-    pub fn command(&self) -> &str {
-        &self.command
-    }
-    /// The arguments, the program's own name first.
-    #[must_use]
-    pub fn argv(&self) -> &[String] {
-        &self.argv
-    }
-    /// The environment.
-    #[must_use]
-    pub fn env(&self) -> &BTreeMap<String, String> {
-        &self.env
-    }
-    /// Directory below the work area; empty for the area itself.
-    #[must_use]
-    pub fn cwd(&self) -> &str {
-        &self.cwd
-    }
-    /// Standard input.
-    #[must_use]
-    pub fn stdin(&self) -> &[u8] {
-        &self.stdin
-    }
-    /// Files to lay down.
-    #[must_use]
-    pub fn inputs(&self) -> &[InputFile] {
-        &self.inputs
+/// The capability that an exec of this kind is.
+#[must_use]
+pub fn capability_of(kind: Kind) -> Capability {
+    match kind {
+        Kind::Python => Capability::Python,
+        Kind::Shell => Capability::Shell,
+        Kind::Process => Capability::Process,
     }
 }
 
 /// Judges one request of one caller.
-pub fn judge(principal: &Principal, profiles: &Profiles, request: &ExecRequest) -> Result<Permit, Refusal> {
-    let (index, profile) = profiles.find(&request.profile).ok_or_else(|| Refusal::UnknownProfile {
+pub fn judge(principal: &Principal, request: &ExecRequest, facts: &Facts<'_>) -> Result<Permit, Refusal> {
+    let (index, profile) = facts.profiles.find(&request.profile).ok_or_else(|| Refusal::UnknownProfile {
         given: request.profile.clone(),
-        known: profiles.ids().into_iter().map(str::to_owned).collect(),
+        known: facts.profiles.ids().into_iter().map(str::to_owned).collect(),
     })?;
     permit_caller(principal, profile)?;
-    permit_capability(profile, request.exec.kind)?;
+    let capability = capability_of(request.exec.kind);
+    declared(profile, capability, "exec")?;
     refuse_what_is_not_there_yet(request)?;
     let project = match &request.project_id {
         None => None,
         Some(id) => Some(id.parse().map_err(|error| invalid("project_id", error))?),
     };
-    let (command, argv) = program(&request.exec)?;
+    let program = read(profile, request)?;
+    let grant = serving_grant(principal, profile, request, facts)?;
+
+    let mut sides = vec![profile_side(profile)];
+    sides.extend(grant.map(Grant::side));
+    let (narrowed, limits) = narrow(profile, &sides, request)?;
+    sides.push(narrowed);
+    let effective = composed(&sides)?;
+    guard(&effective, &sides, request, &program)?;
+
+    let profile_hash = effective.profile_hash();
+    let terms = effective.terms();
+    if let Some(reason) = terms.consent_needed() {
+        let digest = digest(&program, &principal.owner, &profile_hash);
+        if facts.approval.is_none_or(|approval| approval.digest != digest) {
+            return Err(Refusal::ConsentNeeded { reason, digest });
+        }
+    }
+    there(facts, index, capability)?;
     Ok(Permit {
         owner: principal.owner.clone(),
         profile: (index, profile.id.clone()),
         project,
-        limits: narrow(profile, request)?,
-        command,
-        argv,
-        env: environment(profile, &request.exec.env)?,
-        cwd: working_directory(request.exec.cwd.as_deref())?,
-        stdin: standard_input(request)?,
-        inputs: inputs(&request.inputs)?,
+        limits,
+        program,
+        grant: grant.map(|grant| grant.grant_id.clone()),
+        safety: terms.safety,
+        side_effects: terms.side_effects.clone(),
+        concurrency: terms.sizes.get(Size::Concurrency),
+        profile_hash,
+        metered: Metered::default(),
     })
 }
 
-fn invalid(field: impl Into<String>, problem: impl ToString) -> Refusal {
-    Refusal::InvalidField { field: field.into(), problem: problem.to_string() }
-}
-
-fn permit_caller(principal: &Principal, profile: &Profile) -> Result<(), Refusal> {
+/// Whether the caller may use the profile at all.
+pub(super) fn permit_caller(principal: &Principal, profile: &Profile) -> Result<(), Refusal> {
     if !principal.has(Role::User) {
         return Err(Refusal::RoleMissing { role: Role::User });
     }
@@ -141,17 +111,21 @@ fn permit_caller(principal: &Principal, profile: &Profile) -> Result<(), Refusal
     Ok(())
 }
 
-fn permit_capability(profile: &Profile, kind: Kind) -> Result<(), Refusal> {
-    let capability = match kind {
-        Kind::Python => Capability::Python,
-        Kind::Shell => Capability::Shell,
-        Kind::Process => Capability::Process,
-    };
-    if profile.capabilities.permits(capability, "exec") {
+/// Level 1: the profile declares the operation.
+pub(super) fn declared(profile: &Profile, capability: Capability, operation: &'static str) -> Result<(), Refusal> {
+    if profile.terms.allowances.has(capability, operation) {
         return Ok(());
     }
-    let available = profile.capabilities.words();
-    Err(Refusal::CapabilityNotSupported { capability, operation: "exec", available })
+    let available = profile.capabilities().words();
+    Err(Refusal::CapabilityNotSupported { capability, operation, available })
+}
+
+/// Level 2: the root has a program for it.
+fn there(facts: &Facts<'_>, index: u16, capability: Capability) -> Result<(), Refusal> {
+    match facts.lacking.get(usize::from(index)) {
+        Some(lacking) if lacking.contains(capability) => Err(Refusal::RuntimeMissing { capability }),
+        _ => Ok(()),
+    }
 }
 
 /// Fields of the wire that later parts of the daemon will honour. Until then, ignoring one would be a lie.
@@ -159,60 +133,62 @@ fn refuse_what_is_not_there_yet(request: &ExecRequest) -> Result<(), Refusal> {
     if request.mode != Mode::Wait {
         return Err(invalid("mode", "this build answers when the exec has ended; use \"wait\""));
     }
-    for (field, given) in [("skill_id", &request.skill_id), ("grant_id", &request.grant_id)] {
-        if given.is_some() {
-            return Err(invalid(field, "this build knows none; leave it out"));
-        }
+    if request.skill_id.is_some() {
+        return Err(invalid("skill_id", "this build knows none; leave it out"));
     }
     Ok(())
 }
 
-fn program(exec: &ExecSpec) -> Result<(String, Vec<String>), Refusal> {
-    let (interpreter, flag) = match exec.kind {
-        Kind::Python => ("python3", "-c"),
-        Kind::Shell => ("bash", "-c"),
-        Kind::Process => {
-            if exec.code.is_some() {
-                return Err(invalid("exec.code", "kind \"process\" takes command and args"));
-            }
-            let command = exec.command.clone().ok_or_else(|| invalid("exec.command", "missing: what to execute"))?;
-            if command.is_empty() {
-                return Err(invalid("exec.command", "empty: name a program"));
-            }
-            let argv = std::iter::once(command.clone()).chain(exec.args.iter().cloned()).collect();
-            return Ok((command, argv));
-        }
+/// The grant of the request, if it serves this call.
+fn serving_grant<'a>(
+    principal: &Principal,
+    profile: &Profile,
+    request: &ExecRequest,
+    facts: &Facts<'a>,
+) -> Result<Option<&'a Grant>, Refusal> {
+    let Some(id) = &request.grant_id else {
+        let missing = Refusal::GrantMissing { profile: profile.id.clone() };
+        return if profile.grant_required { Err(missing) } else { Ok(None) };
     };
-    if exec.command.is_some() {
-        return Err(invalid(
-            "exec.command",
-            "kind \"python\" and \"shell\" bring their own interpreter; use code or args",
-        ));
-    }
-    let mut argv = vec![interpreter.to_owned()];
-    match &exec.code {
-        Some(code) if code.contains('\0') => return Err(invalid("exec.code", "contains a NUL byte")),
-        Some(code) if code.len() > CODE_MAX => {
-            let problem = "longer than 128 KiB; send it in inputs and run it with args";
-            return Err(invalid("exec.code", problem));
-        }
-        Some(code) => {
-            argv.extend([flag.to_owned(), code.clone()]);
-            if exec.kind == Kind::Shell && !exec.args.is_empty() {
-                argv.push(interpreter.to_owned()); // bash -c takes $0 before its arguments
-            }
-        }
-        None if exec.args.is_empty() => {
-            return Err(invalid("exec.code", "missing: the code, or args for the interpreter"));
-        }
-        None => {}
-    }
-    argv.extend(exec.args.iter().cloned());
-    Ok((interpreter.to_owned(), argv))
+    let grant = facts.grant.filter(|grant| grant.grant_id.as_str() == id).ok_or(Refusal::NoSuchGrant)?;
+    let tool = format!("{}.exec", capability_of(request.exec.kind).name());
+    let claim = Claim {
+        tenant: &principal.owner.tenant,
+        subject: &principal.owner.subject,
+        tool: Some(&tool),
+        call_id: request.call_id.as_deref(),
+    };
+    grant.serves(&claim, facts.now_ms).map_err(Refusal::from)?;
+    Ok(Some(grant))
 }
 
-fn narrow(profile: &Profile, request: &ExecRequest) -> Result<Limits, Refusal> {
-    let mut limits = profile.limits;
+/// What the profile says in a composition.
+pub(super) fn profile_side(profile: &Profile) -> Side {
+    Side { origin: Origin::Profile, version: Some(profile.hash().to_owned()), terms: profile.terms.clone() }
+}
+
+pub(super) fn composed(sides: &[Side]) -> Result<Effective, Refusal> {
+    compose(&sides.iter().collect::<Vec<_>>()).map_err(|error| invalid("grant_id", error))
+}
+
+/// The request's own side, which is nowhere wider than the others, and the limits that hold.
+fn narrow(profile: &Profile, sides: &[Side], request: &ExecRequest) -> Result<(Side, Limits), Refusal> {
+    let base = composed(sides)?;
+    let base = base.terms();
+    let overrides = &request.policy_overrides;
+    let limits = narrow_limits(base.limits.narrow(profile.limits), request)?;
+    let terms = Terms {
+        allowances: narrow_capabilities(&base.allowances, overrides)?,
+        limits: Caps::from(&limits),
+        sizes: narrow_sizes(&base.sizes, overrides)?,
+        allow: narrow_lists(&base.allow, overrides)?,
+        ..Terms::default()
+    };
+    Ok((Side { origin: Origin::Request, version: None, terms }, limits))
+}
+
+fn narrow_limits(mut limits: Limits, request: &ExecRequest) -> Result<Limits, Refusal> {
+    let base = limits;
     let named = request.policy_overrides.limits.iter().map(|(name, &asked)| {
         let limit = Limit::from_name(name).ok_or_else(|| LimitError::Unknown(name.clone()));
         (format!("policy_overrides.limits.{name}"), limit, asked)
@@ -220,11 +196,11 @@ fn narrow(profile: &Profile, request: &ExecRequest) -> Result<Limits, Refusal> {
     let timeout = request.timeout_ms.map(|asked| ("timeout_ms".to_owned(), Ok(Limit::WallMs), asked));
     for (field, limit, asked) in named.chain(timeout) {
         let limit = limit.map_err(|error| invalid(&field, error))?;
-        let permitted = profile.limits.get(limit);
-        // Below the floor or above what can be counted is a mistake; above the profile is a no.
+        // Below the floor or above what can be counted is a mistake; above what is permitted is a no.
         limit.check(asked).map_err(|error| invalid(&field, error))?;
+        let permitted = base.get(limit);
         if asked > permitted {
-            return Err(Refusal::Widens { field, asked, permitted });
+            return Err(widens(field, asked, permitted));
         }
         let narrower = asked.min(limits.get(limit));
         limits.set(limit, narrower).map_err(|error| invalid(&field, error))?;
@@ -232,75 +208,101 @@ fn narrow(profile: &Profile, request: &ExecRequest) -> Result<Limits, Refusal> {
     Ok(limits)
 }
 
-fn environment(profile: &Profile, asked: &BTreeMap<String, String>) -> Result<BTreeMap<String, String>, Refusal> {
-    let mut env = profile.env.clone();
-    for (name, value) in asked {
-        let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
-        let named = !name.is_empty() && name.len() <= ENV_NAME_MAX && name.bytes().all(plain);
-        if !named || name.as_bytes()[0].is_ascii_digit() {
-            return Err(invalid("exec.env", "a name has letters, digits and _ and does not begin with a digit"));
+fn narrow_sizes(base: &Caps<Size>, overrides: &PolicyOverrides) -> Result<Caps<Size>, Refusal> {
+    let mut sizes = Caps::default();
+    for (name, &asked) in &overrides.sizes {
+        let field = format!("policy_overrides.sizes.{name}");
+        let known = Size::ALL.map(CapKey::key).join(", ");
+        let size = Size::from_key(name).ok_or_else(|| invalid(&field, format!("not a size; known are {known}")))?;
+        if let Some(permitted) = base.get(size).filter(|permitted| asked > *permitted) {
+            return Err(widens(field, asked, permitted));
         }
-        if value.contains('\0') {
-            return Err(invalid(format!("exec.env.{name}"), "contains a NUL byte"));
+        sizes = sizes.with(size, asked).map_err(|error| invalid(&field, error))?;
+    }
+    Ok(sizes)
+}
+
+fn narrow_capabilities(base: &AllowanceSet, overrides: &PolicyOverrides) -> Result<AllowanceSet, Refusal> {
+    let Some(asked) = &overrides.capabilities else { return Ok(base.clone()) };
+    let field = "policy_overrides.capabilities";
+    let asked: AllowanceSet = parsed(field, asked)?;
+    match asked.first_wider_than(base) {
+        Some(wider) => Err(widens(field, wider, base)),
+        None => Ok(asked),
+    }
+}
+
+fn narrow_lists(base: &AllowLists, overrides: &PolicyOverrides) -> Result<AllowLists, Refusal> {
+    let Some(asked) = &overrides.allow else { return Ok(AllowLists::default()) };
+    let asked: AllowLists = parsed("policy_overrides.allow", asked)?;
+    fn within<P: Pattern + Serialize>(name: &str, asked: &AllowList<P>, base: &AllowList<P>) -> Result<(), Refusal> {
+        let wider = !asked.is_any() && !base.covers(asked);
+        if wider { Err(widens(format!("policy_overrides.allow.{name}"), asked, base)) } else { Ok(()) }
+    }
+    within("hosts", &asked.hosts, &base.hosts)?;
+    within("paths", &asked.paths, &base.paths)?;
+    within("methods", &asked.methods, &base.methods)?;
+    within("mime", &asked.mime, &base.mime)?;
+    within("tools", &asked.tools, &base.tools)?;
+    Ok(asked)
+}
+
+fn parsed<T: DeserializeOwned>(field: &str, value: &Value) -> Result<T, Refusal> {
+    T::deserialize(value).map_err(|error| invalid(field, error))
+}
+
+fn widens(field: impl Into<String>, asked: impl Serialize, permitted: impl Serialize) -> Refusal {
+    Refusal::Widens { field: field.into(), asked: json!(asked), permitted: json!(permitted) }
+}
+
+/// The guard's checks of one exec, on the effective terms; the no names the side that said it.
+fn guard(effective: &Effective, sides: &[Side], request: &ExecRequest, program: &Program) -> Result<(), Refusal> {
+    let bytes_in = program.stdin.len() + program.inputs.iter().map(|file| file.content.len()).sum::<usize>();
+    let path = program.env.get("PATH").map(String::as_str);
+    let args = &request.exec.args;
+    let check = |terms: &Terms| -> Result<(), Denial> {
+        terms.check_size(Size::BytesIn, bytes_in as u64)?;
+        terms.check_size(Size::Files, program.inputs.len() as u64)?;
+        match program.kind {
+            Kind::Process => {
+                let program = tools::Program::new(&program.command, path);
+                terms.check_call(&Call { program, args, env: &request.exec.env })
+            }
+            kind => {
+                terms.check_arguments(args)?;
+                terms.check(&Use::plain(capability_of(kind), "exec"))
+            }
         }
-        env.insert(name.clone(), value.clone());
-    }
-    Ok(env)
+    };
+    denied(check(effective.terms()), sides, check)
 }
 
-fn working_directory(cwd: Option<&str>) -> Result<String, Refusal> {
-    let Some(cwd) = cwd else { return Ok(String::new()) };
-    let field = "exec.cwd".to_owned();
-    let normal = path::normalise(cwd).map_err(|reason| Refusal::InvalidPath { field, reason })?;
-    Ok(if normal == "." { String::new() } else { normal })
-}
-
-/// Content given as text or as base64, under the two names it has on the wire.
-fn decoded(names: [String; 2], text: Option<&String>, base64: Option<&String>) -> Result<Option<Vec<u8>>, Refusal> {
-    let [text_field, base64_field] = names;
-    match (text, base64) {
-        (Some(_), Some(_)) => Err(invalid(base64_field, format!("given beside {text_field}; choose one"))),
-        (Some(text), None) => Ok(Some(text.clone().into_bytes())),
-        (None, Some(encoded)) => BASE64.decode(encoded).map(Some).map_err(|error| invalid(base64_field, error)),
-        (None, None) => Ok(None),
-    }
-}
-
-fn standard_input(request: &ExecRequest) -> Result<Vec<u8>, Refusal> {
-    let names = ["stdin", "stdin_base64"].map(str::to_owned);
-    decoded(names, request.stdin.as_ref(), request.stdin_base64.as_ref()).map(Option::unwrap_or_default)
-}
-
-fn inputs(asked: &[Input]) -> Result<Vec<InputFile>, Refusal> {
-    if asked.len() > INPUTS_MAX {
-        return Err(invalid("inputs", format!("more than {INPUTS_MAX} files")));
-    }
-    let mut files: Vec<InputFile> = Vec::with_capacity(asked.len());
-    for (place, input) in asked.iter().enumerate() {
-        let field = format!("inputs[{place}].path");
-        let path = match path::normalise(&input.path) {
-            Ok(path) if path == "." => return Err(invalid(field, "names the area, not a file in it")),
-            Ok(path) => path,
-            Err(reason) => return Err(Refusal::InvalidPath { field, reason }),
-        };
-        if files.iter().any(|file| file.path == path) {
-            return Err(invalid(field, "the same file twice"));
-        }
-        let names = ["text", "base64"].map(|name| format!("inputs[{place}].{name}"));
-        let content = decoded(names, input.text.as_ref(), input.base64.as_ref())?
-            .ok_or_else(|| invalid(format!("inputs[{place}]"), "has neither text nor base64"))?;
-        files.push(InputFile { path, content });
-    }
-    Ok(files)
+/// Turns a no of the effective terms into a refusal that names the side which said it.
+pub(super) fn denied(
+    checked: Result<(), Denial>,
+    sides: &[Side],
+    check: impl Fn(&Terms) -> Result<(), Denial>,
+) -> Result<(), Refusal> {
+    checked.map_err(|denial| {
+        let sides: Vec<&Side> = sides.iter().collect();
+        let (origin, denial) = deciding(&sides, check).unwrap_or((Origin::System, denial));
+        Refusal::Denied { origin, denial: Box::new(denial) }
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Owner;
 
     fn judged(request: serde_json::Value) -> Result<Permit, Refusal> {
+        judged_of(&caller(None), request)
+    }
+
+    fn judged_of(caller: &Principal, request: serde_json::Value) -> Result<Permit, Refusal> {
         let profiles = Profiles::load(None).expect("the shipped profiles");
-        judge(&caller(None), &profiles, &serde_json::from_value(request).expect("a request"))
+        let facts = Facts { profiles: &profiles, lacking: &[], grant: None, approval: None, now_ms: 0 };
+        judge(caller, &serde_json::from_value(request).expect("a request"), &facts)
     }
 
     fn caller(profiles: Option<&[&str]>) -> Principal {
@@ -313,11 +315,8 @@ mod tests {
 
     #[test]
     fn a_caller_without_the_role_or_the_profile_is_refused() {
-        let profiles = Profiles::load(None).expect("the shipped profiles");
-        let request: ExecRequest =
-            serde_json::from_value(serde_json::json!({"exec": {"kind": "process", "command": "true"}}))
-                .expect("a request");
-        let judged = |caller: &Principal| judge(caller, &profiles, &request);
+        let judged =
+            |caller: &Principal| judged_of(caller, serde_json::json!({"exec": {"kind": "process", "command": "true"}}));
         assert!(judged(&caller(Some(&["python-default"]))).is_ok());
         let refused = judged(&caller(Some(&["strict"]))).expect_err("another profile");
         assert_eq!(refused, Refusal::ProfileNotAllowed { profile: "python-default".into() });
@@ -368,7 +367,16 @@ mod tests {
             (serde_json::json!({"exec": ok, "inputs": [{"path": "x"}]}), "inputs[0]"),
             (serde_json::json!({"exec": ok, "project_id": "../p"}), "project_id"),
             (serde_json::json!({"exec": ok, "mode": "stream"}), "mode"),
-            (serde_json::json!({"exec": ok, "grant_id": "g"}), "grant_id"),
+            (
+                serde_json::json!({"exec": ok, "policy_overrides": {"capabilities": ["net"]}}),
+                "policy_overrides.capabilities",
+            ),
+            (
+                serde_json::json!({"exec": ok, "policy_overrides": {"capabilities": ["rocket"]}}),
+                "policy_overrides.capabilities",
+            ),
+            (serde_json::json!({"exec": ok, "policy_overrides": {"allow": {"x": []}}}), "policy_overrides.allow"),
+            (serde_json::json!({"exec": ok, "policy_overrides": {"sizes": {"x": 1}}}), "policy_overrides.sizes.x"),
         ] {
             assert_eq!(refused_field(request.clone()), field, "{request}");
         }
@@ -386,5 +394,49 @@ mod tests {
             "policy_overrides": {"limits": {"wall_ms": 900, "pids": 3}}});
         let permit = judged(request).expect("permitted");
         assert_eq!((permit.limits().get(Limit::WallMs), permit.limits().get(Limit::Pids)), (500, 3));
+    }
+
+    #[test]
+    fn an_override_of_capabilities_narrows_what_the_exec_may_be() {
+        let request = |capabilities| {
+            serde_json::json!({"exec": {"kind": "process", "command": "ls"},
+                               "policy_overrides": {"capabilities": capabilities}})
+        };
+        assert!(judged(request(serde_json::json!([{"capability": "process", "tools": ["ls"]}]))).is_ok());
+        let refused = judged(request(serde_json::json!([{"capability": "process", "tools": ["git"]}])));
+        assert!(matches!(refused, Err(Refusal::Denied { origin: Origin::Request, .. })), "{refused:?}");
+        // An empty list permits nothing.
+        assert!(matches!(judged(request(serde_json::json!([]))), Err(Refusal::Denied { .. })));
+    }
+
+    #[test]
+    fn what_the_root_lacks_is_the_last_no() {
+        let profiles = Profiles::load(None).expect("the shipped profiles");
+        let lacking = vec![Lacking::probe(|program| program != "python3"); profiles.ids().len()];
+        let facts = Facts { profiles: &profiles, lacking: &lacking, grant: None, approval: None, now_ms: 0 };
+        let judged = |request: serde_json::Value| {
+            judge(&caller(None), &serde_json::from_value(request).expect("a request"), &facts).err()
+        };
+        let missing = Refusal::RuntimeMissing { capability: Capability::Python };
+        assert_eq!(judged(serde_json::json!({"exec": {"kind": "python", "code": "pass"}})), Some(missing));
+        assert_eq!(judged(serde_json::json!({"exec": {"kind": "shell", "code": "true"}})), None);
+        let bad = judged(serde_json::json!({"exec": {"kind": "python", "code": "pass", "cwd": "/x"}}));
+        assert!(matches!(bad, Some(Refusal::InvalidPath { .. })), "{bad:?}");
+    }
+
+    #[test]
+    fn the_hash_covers_profile_limits_and_overrides() {
+        let hash = |request: serde_json::Value| judged(request).expect("permitted").profile_hash().to_owned();
+        let ok = serde_json::json!({"kind": "process", "command": "true"});
+        let plain = hash(serde_json::json!({"exec": ok}));
+        assert_eq!(plain, hash(serde_json::json!({"exec": ok, "task_ref": "t"})), "what is no policy does not count");
+        for other in [
+            serde_json::json!({"exec": ok, "profile": "strict"}),
+            serde_json::json!({"exec": ok, "timeout_ms": 1000}),
+            serde_json::json!({"exec": ok, "policy_overrides": {"sizes": {"max_args": 3}}}),
+            serde_json::json!({"exec": ok, "policy_overrides": {"allow": {"tools": ["true"]}}}),
+        ] {
+            assert_ne!(plain, hash(other.clone()), "{other}");
+        }
     }
 }

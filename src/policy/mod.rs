@@ -5,12 +5,24 @@
 #![forbid(unsafe_code)]
 
 pub mod compose;
+mod consent;
+pub mod explain;
 pub mod grant;
 pub mod guard;
 mod judge;
+mod permit;
+mod read;
 mod refusal;
 
 pub use crate::terms::path;
 
-pub use judge::{InputFile, Permit, judge};
+pub use consent::Approval;
+pub use judge::{Facts, capability_of, judge};
+pub use permit::{InputFile, Metered, Permit};
 pub use refusal::Refusal;
+
+/// The profiles of this build, for tests of modules that may not read profiles themselves.
+#[cfg(test)]
+pub(crate) fn shipped_profiles() -> crate::profile::Profiles {
+    crate::profile::Profiles::load(None).expect("the shipped profiles")
+}

@@ -1,7 +1,11 @@
 //! A no, with the rule that said it and the field it is about.
 
-use crate::model::{Capability, Role};
+use super::compose::Origin;
+use super::grant::GrantDenial;
+use super::guard::{ConsentReason, Denial};
+use crate::model::{Capability, Meter, Role, Timestamp};
 use crate::terms::path::PathReason;
+use serde_json::Value;
 
 /// Why a request is not permitted. `api/error.rs` gives each its status, code and class.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,14 +50,73 @@ pub enum Refusal {
         /// What is wrong and what would be right.
         problem: String,
     },
-    /// An override that asks for more than the profile gives.
+    /// The root has no program for a capability that the profile declares.
+    RuntimeMissing {
+        /// Which.
+        capability: Capability,
+    },
+    /// An override that asks for more than the profile and the grant give.
     Widens {
         /// Which field.
         field: String,
         /// What was asked for.
+        asked: Value,
+        /// What is given.
+        permitted: Value,
+    },
+    /// The profile runs nothing without a grant.
+    GrantMissing {
+        /// Which profile.
+        profile: String,
+    },
+    /// No such grant of this caller. Another's is as unknown as none.
+    NoSuchGrant,
+    /// The grant was taken back.
+    GrantRevoked {
+        /// When.
+        at: Timestamp,
+    },
+    /// The grant's time is over.
+    GrantExpired {
+        /// Since when.
+        at: Timestamp,
+    },
+    /// The grant is for another tool or another call.
+    GrantForOther {
+        /// `tool` or `call_id`.
+        field: &'static str,
+        /// What it is for.
+        granted: String,
+    },
+    /// The guard's no, and the side that said it.
+    Denied {
+        /// Who.
+        origin: Origin,
+        /// What.
+        denial: Box<Denial>,
+    },
+    /// A person has to agree first.
+    ConsentNeeded {
+        /// Why.
+        reason: ConsentReason,
+        /// What exactly has to be agreed to.
+        digest: String,
+    },
+    /// The grant's budget does not have that much.
+    BudgetExceeded {
+        /// Of what.
+        meter: Meter,
+        /// What was asked for.
         asked: u64,
-        /// What the profile gives.
-        permitted: u64,
+        /// What is there.
+        left: u64,
+    },
+    /// As many execs of this caller run under the profile as may.
+    Concurrency {
+        /// How many may.
+        most: u64,
+        /// When to try again.
+        retry_after_ms: u64,
     },
     /// The project belongs to somebody else, or there is none: the answer is the same.
     NoSuchProject,
@@ -76,4 +139,16 @@ pub enum Refusal {
     },
     /// The daemon is going down.
     Draining,
+}
+
+impl From<GrantDenial> for Refusal {
+    fn from(denial: GrantDenial) -> Self {
+        match denial {
+            GrantDenial::NotYours => Self::NoSuchGrant,
+            GrantDenial::Revoked { at } => Self::GrantRevoked { at },
+            GrantDenial::Expired { at } => Self::GrantExpired { at },
+            GrantDenial::OtherTool { granted } => Self::GrantForOther { field: "tool", granted },
+            GrantDenial::OtherCall { granted } => Self::GrantForOther { field: "call_id", granted },
+        }
+    }
 }

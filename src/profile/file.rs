@@ -1,7 +1,10 @@
 //! A profile file: strict parsing with file and line.
 
 use super::Profile;
-use crate::model::{CapabilitySet, Layer, LimitError, Limits, Rootfs, Tcp};
+use crate::model::{Layer, LimitError, Limits, Rootfs, Tcp};
+use crate::terms::allowset::AllowanceSet;
+use crate::terms::args::Templates;
+use crate::terms::{AllowLists, Caps, ConsentRule, Safety, SecurityMode, SideEffects, Size, Terms};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::io;
@@ -82,7 +85,15 @@ struct RawProfile {
     description: String,
     extends: Option<String>,
     rootfs: Option<String>,
-    capabilities: Option<CapabilitySet>,
+    capabilities: Option<AllowanceSet>,
+    grant_required: Option<bool>,
+    security_mode: Option<SecurityMode>,
+    safety: Option<Safety>,
+    side_effects: Option<SideEffects>,
+    sizes: Option<Caps<Size>>,
+    allow: Option<AllowLists>,
+    templates: Option<Templates>,
+    consent: Option<ConsentRule>,
     #[serde(default)]
     layers: RawLayers,
     #[serde(default)]
@@ -195,12 +206,24 @@ impl Draft {
         let limits = limits.with_named(&raw.limits).map_err(|problem| ProfileError::Limit { path, problem })?;
         let mut env = base.map(|base| base.env.clone()).unwrap_or_default();
         env.extend(raw.env);
-        let of_base = |base: &Profile| base.capabilities.clone();
-        Ok(Profile {
+        let inherited = base.map(|base| base.terms.clone()).unwrap_or_default();
+        let terms = Terms {
+            allowances: raw.capabilities.unwrap_or(inherited.allowances),
+            safety: raw.safety.unwrap_or(inherited.safety),
+            side_effects: raw.side_effects.unwrap_or(inherited.side_effects),
+            limits: Caps::default(),
+            sizes: raw.sizes.unwrap_or(inherited.sizes),
+            allow: raw.allow.unwrap_or(inherited.allow),
+            templates: raw.templates.unwrap_or(inherited.templates),
+            consent: raw.consent.unwrap_or(inherited.consent),
+        };
+        let profile = Profile {
             id: raw.id,
             description: raw.description,
             rootfs,
-            capabilities: raw.capabilities.or_else(|| base.map(of_base)).unwrap_or_default(),
+            terms,
+            grant_required: raw.grant_required.or(base.map(|base| base.grant_required)).unwrap_or(false),
+            security_mode: raw.security_mode.or(base.map(|base| base.security_mode)).unwrap_or_default(),
             require: raw
                 .layers
                 .require
@@ -219,7 +242,9 @@ impl Draft {
             tcp: raw.network.tcp.or_else(|| base.map(|base| base.tcp)).unwrap_or(Tcp::None),
             limits,
             env,
-        })
+            hash: String::new(),
+        };
+        Ok(profile.hashed())
     }
 }
 

@@ -12,6 +12,7 @@ pub use file::ProfileError;
 use file::Draft;
 
 use crate::model::{CapabilitySet, Layer, Limits, Rootfs, Tcp};
+use crate::terms::{SecurityMode, Terms};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -37,8 +38,12 @@ pub struct Profile {
     pub description: String,
     /// What its sandboxes have as root.
     pub rootfs: Rootfs,
-    /// What callers may do under it.
-    pub capabilities: CapabilitySet,
+    /// What callers may do under it, on what, and when a person has to agree. Its limits are beside it.
+    pub terms: Terms,
+    /// Whether nothing runs without a grant.
+    pub grant_required: bool,
+    /// What a hint of risk leads to.
+    pub security_mode: SecurityMode,
     /// Layers without which nothing runs.
     pub require: Vec<Layer>,
     /// Landlock ABI from which that layer counts as there.
@@ -51,6 +56,9 @@ pub struct Profile {
     pub limits: Limits,
     /// Environment of every program.
     pub env: BTreeMap<String, String>,
+    /// SHA-256 of all of the above.
+    #[serde(skip)]
+    hash: String,
 }
 
 /// All profiles of a daemon, in a fixed order that front and warden share.
@@ -60,9 +68,20 @@ pub struct Profiles(Vec<Profile>);
 impl Profile {
     /// SHA-256 of everything the profile says. The same for the same content, whatever the order of keys in the file.
     #[must_use]
-    pub fn hash(&self) -> String {
-        let canonical = serde_json::to_vec(self).expect("a profile holds nothing that JSON lacks");
-        hex(&Sha256::digest(canonical))
+    pub fn hash(&self) -> &str {
+        &self.hash
+    }
+
+    fn hashed(mut self) -> Self {
+        let canonical = serde_json::to_vec(&self).expect("a profile holds nothing that JSON lacks");
+        self.hash = hex(&Sha256::digest(canonical));
+        self
+    }
+
+    /// The capabilities and operations that it declares, whatever the resources.
+    #[must_use]
+    pub fn capabilities(&self) -> CapabilitySet {
+        CapabilitySet::from(&self.terms.allowances)
     }
 }
 
@@ -143,6 +162,11 @@ impl Profiles {
         Some((u16::try_from(place).ok()?, &self.0[place]))
     }
 
+    /// The profile of that name, to try a change on a copy of the set. Its hash stays that of the file.
+    pub fn find_mut(&mut self, id: &str) -> Option<&mut Profile> {
+        self.0.iter_mut().find(|profile| profile.id == id)
+    }
+
     /// All of them, in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &Profile> {
         self.0.iter()
@@ -202,7 +226,7 @@ mod tests {
         let (_, b) = profiles.find("b").expect("the extension");
         assert_eq!(b.limits.get(crate::model::Limit::Pids), 5);
         assert_eq!((b.limits.get(crate::model::Limit::Nofile), b.tcp), (20, Tcp::Loopback));
-        assert_eq!(b.capabilities.words(), ["python"]);
+        assert_eq!(b.capabilities().words(), ["python"]);
         let two_levels = "id = \"c\"\ndescription = \"\"\nextends = \"b\"\n";
         let error = joined(&[("a", base), ("b", extension), ("c", two_levels)]).expect_err("two levels").to_string();
         assert!(error.contains("extends \"b\", which extends another itself"), "{error}");
@@ -214,7 +238,7 @@ mod tests {
     fn a_hash_knows_the_content_and_not_the_order() {
         let one = "id = \"a\"\ndescription = \"\"\n[limits]\npids = 10\nnofile = 20\n[env]\nA = \"1\"\nB = \"2\"\n";
         let other = "description = \"\"\nid = \"a\"\n[env]\nB = \"2\"\nA = \"1\"\n[limits]\nnofile = 20\npids = 10\n";
-        let hash = |text| joined(&[("a", text)]).expect("a profile").find("a").expect("it").1.hash();
+        let hash = |text| joined(&[("a", text)]).expect("a profile").find("a").expect("it").1.hash().to_owned();
         assert_eq!(hash(one), hash(other));
         assert_ne!(hash(one), hash(&one.replace("pids = 10", "pids = 11")));
     }

@@ -208,6 +208,16 @@ impl Parts {
     }
 }
 
+impl From<&AllowanceSet> for CapabilitySet {
+    /// The operations that are permitted on some resource at least.
+    fn from(allowances: &AllowanceSet) -> Self {
+        let words = allowances.0.iter().flat_map(|allowance| {
+            allowance.operations().map(|operation| format!("{}:{operation}", allowance.capability.name()))
+        });
+        Self::from_words(words).expect("an allowance has capabilities and operations of the table only")
+    }
+}
+
 impl From<&CapabilitySet> for AllowanceSet {
     /// A profile's capabilities: the operations it has, on every resource.
     fn from(capabilities: &CapabilitySet) -> Self {

@@ -311,6 +311,17 @@ impl ConsentRule {
     }
 }
 
+/// What a hint of risk in the code leads to. It never opens anything.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SecurityMode {
+    /// It is told in the answer.
+    #[default]
+    Permissive,
+    /// Code of high risk needs a person's consent.
+    Strict,
+}
+
 /// All that one side says. The default permits nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]

@@ -43,7 +43,7 @@ pub fn exit_code(answer: &ExecAnswer) -> u8 {
         Ending::TimedOut => EXIT_TIMED_OUT,
         Ending::OomKilled => EXIT_OOM_KILLED,
         Ending::CpuExceeded => EXIT_CPU_EXCEEDED,
-        Ending::Cancelled => EXIT_CANCELLED,
+        Ending::Cancelled | Ending::Revoked => EXIT_CANCELLED,
         Ending::Lost => EXIT_OURS,
         Ending::FailedToStart => {
             let words = answer.start_error.as_deref().unwrap_or_default();
@@ -100,6 +100,7 @@ pub fn notes(answer: &ExecAnswer, program: &str) -> Vec<String> {
         Ending::CpuExceeded if hit("cpu") => {}
         Ending::CpuExceeded => notes.push(format!("out of processor time after {}", millis(answer.usage.cpu_ms))),
         Ending::Cancelled => notes.push("cancelled".to_owned()),
+        Ending::Revoked => notes.push("ended: its grant was revoked or ran out".to_owned()),
         Ending::Lost => notes.push("lost: the sandbox died under the program, its output may be incomplete".to_owned()),
         Ending::FailedToStart => {
             let why = answer.start_error.as_deref().unwrap_or("the daemon does not say why");
@@ -170,6 +171,7 @@ fn ending(answer: &ExecAnswer) -> String {
         (Ending::CpuExceeded, _) => "out of processor time".to_owned(),
         (Ending::Cancelled, _) => "cancelled".to_owned(),
         (Ending::Lost, _) => "lost".to_owned(),
+        (Ending::Revoked, _) => "revoked".to_owned(),
         (Ending::FailedToStart, _) => "not started".to_owned(),
     }
 }

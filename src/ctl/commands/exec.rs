@@ -1,7 +1,7 @@
 //! What `run`, `python` and `shell` share: flags that become a request, one call, and its answer shown.
 #![forbid(unsafe_code)]
 
-use super::{amount, answer};
+use super::{amount, answer, explain};
 use crate::api::wire::ExecAnswer;
 use crate::ctl::client::Answer;
 use crate::ctl::{Context, CtlError, Form, blocking};
@@ -49,6 +49,10 @@ pub struct ExecFlags {
     #[arg(long, value_name = "ID")]
     project: Option<String>,
 
+    /// Grant to run under
+    #[arg(long, value_name = "GRANT")]
+    grant: Option<String>,
+
     /// Directory to start in, below /workspace/work
     #[arg(long, value_name = "DIR")]
     cwd: Option<String>,
@@ -84,6 +88,15 @@ pub struct CodeFlags {
     /// Arguments for the code
     #[arg(last = true, value_name = "ARG")]
     args: Vec<String>,
+}
+
+/// What the words of an exec are for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// To run it.
+    Run,
+    /// To hear what would be said to it.
+    Explain,
 }
 
 /// What is to be run, once it is known.
@@ -148,7 +161,8 @@ impl ExecFlags {
             project_id: self.project,
             skill_id: None,
             task_ref: None,
-            grant_id: None,
+            grant_id: self.grant,
+            call_id: None,
             mode: Mode::Wait,
             timeout_ms: self.timeout,
             stdin: None,
@@ -162,7 +176,7 @@ impl ExecFlags {
                 env: self.env.into_iter().collect::<BTreeMap<_, _>>(),
             },
             inputs: self.input.iter().map(|text| input(text)).collect::<Result<_, _>>()?,
-            policy_overrides: PolicyOverrides { limits },
+            policy_overrides: PolicyOverrides { limits, ..PolicyOverrides::default() },
         })
     }
 }
@@ -170,6 +184,7 @@ impl ExecFlags {
 /// Asks for one exec, waits for its end and shows it. `program` may read the code from standard input.
 pub async fn execute(
     context: &Context,
+    purpose: Purpose,
     flags: ExecFlags,
     program: impl FnOnce(&mut Stdin<'_>) -> Result<Program, CtlError> + Send + 'static,
 ) -> Result<u8, CtlError> {
@@ -181,6 +196,9 @@ pub async fn execute(
         flags.request(program, &mut stdin)
     })
     .await?;
+    if purpose == Purpose::Explain {
+        return explain::ask(context, &request).await;
+    }
     let answer: Answer<ExecAnswer> = context.client.post("/v1/execs", &request).await?;
     let code = answer::exit_code(&answer.value);
     let program = request.exec.command.unwrap_or_else(|| "the interpreter".to_owned());

@@ -7,9 +7,17 @@ pub mod amount;
 mod answer;
 pub mod doctor;
 pub mod exec;
+pub mod explain;
+pub mod grant;
 pub mod health;
 pub mod profile;
 pub mod python;
 pub mod run;
 pub mod shell;
 pub mod token;
+
+/// An id as part of an address. One that would need escaping there is none of ours, and `-` is never found.
+fn plain_id(id: &str) -> &str {
+    let plain = !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
+    if plain { id } else { "-" }
+}

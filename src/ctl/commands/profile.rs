@@ -1,6 +1,7 @@
 //! `sandboxctl profile`: which profiles are in force, what one says, whether a file would be one.
 #![forbid(unsafe_code)]
 
+use super::plain_id;
 use crate::api::wire::{ProfileAnswer, ProfilesAnswer};
 use crate::ctl::output::plain;
 use crate::ctl::{Context, CtlError, Form};
@@ -60,10 +61,7 @@ fn table(profiles: &[ProfileAnswer]) -> Vec<String> {
 }
 
 async fn show(context: &Context, id: &str) -> Result<u8, CtlError> {
-    // An id that would need escaping in an address is none.
-    let plain_id = id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
-    let path = if plain_id { format!("/v1/profiles/{id}") } else { "/v1/profiles/-".to_owned() };
-    let answer = context.client.get::<ProfileAnswer>(&path).await?;
+    let answer = context.client.get::<ProfileAnswer>(&format!("/v1/profiles/{}", plain_id(id))).await?;
     match context.form {
         Form::Json => context.out.json(&answer.raw)?,
         Form::Text => lines(&answer.value).iter().try_for_each(|line| context.out.line(&plain(line)))?,

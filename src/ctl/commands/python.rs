@@ -1,7 +1,7 @@
 //! `sandboxctl python`: Python code from the command line, a local file or standard input.
 #![forbid(unsafe_code)]
 
-use super::exec::{CodeFlags, ExecFlags, execute};
+use super::exec::{CodeFlags, ExecFlags, Purpose, execute};
 use crate::ctl::{Context, CtlError};
 use crate::model::Kind;
 
@@ -17,8 +17,8 @@ pub struct Python {
 
 impl Python {
     /// Runs the code; the exit code is the interpreter's.
-    pub async fn perform(self, context: &Context) -> Result<u8, CtlError> {
+    pub async fn perform(self, context: &Context, purpose: Purpose) -> Result<u8, CtlError> {
         let code = self.code;
-        execute(context, self.flags, move |stdin| code.program(Kind::Python, stdin)).await
+        execute(context, purpose, self.flags, move |stdin| code.program(Kind::Python, stdin)).await
     }
 }

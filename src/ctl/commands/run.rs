@@ -1,7 +1,7 @@
 //! `sandboxctl run -- cmd args…`: a program, never through a shell.
 #![forbid(unsafe_code)]
 
-use super::exec::{ExecFlags, Program, execute};
+use super::exec::{ExecFlags, Program, Purpose, execute};
 use crate::ctl::{Context, CtlError};
 use crate::model::Kind;
 
@@ -19,9 +19,10 @@ pub struct Run {
 
 impl Run {
     /// Runs the program; the exit code is the program's.
-    pub async fn perform(self, context: &Context) -> Result<u8, CtlError> {
+    pub async fn perform(self, context: &Context, purpose: Purpose) -> Result<u8, CtlError> {
         let mut words = self.words.into_iter();
         let (command, args) = (words.next(), words.collect());
-        execute(context, self.flags, move |_| Ok(Program { kind: Kind::Process, command, code: None, args })).await
+        execute(context, purpose, self.flags, move |_| Ok(Program { kind: Kind::Process, command, code: None, args }))
+            .await
     }
 }

@@ -1,6 +1,7 @@
 //! `sandboxctl token`: tokens that stand in for a local user. Their secret is shown once.
 #![forbid(unsafe_code)]
 
+use super::plain_id;
 use crate::api::wire::{NewTokenRequest, TokenAnswer, TokensAnswer};
 use crate::ctl::commands::amount;
 use crate::ctl::output::plain;
@@ -108,10 +109,7 @@ fn line(token: &TokenAnswer) -> String {
 }
 
 async fn revoke(context: &Context, id: &str) -> Result<u8, CtlError> {
-    // An id that would need escaping in an address is none.
-    let plain_id = id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
-    let path = if plain_id { format!("/v1/tokens/{id}") } else { "/v1/tokens/-".to_owned() };
-    let answer = context.client.delete::<TokenAnswer>(&path).await?;
+    let answer = context.client.delete::<TokenAnswer>(&format!("/v1/tokens/{}", plain_id(id))).await?;
     match context.form {
         Form::Json => context.out.json(&answer.raw)?,
         Form::Text => context.out.line(&plain(&line(&answer.value)))?,

@@ -509,7 +509,7 @@ mod tests {
             Reply::Accepted(number),
             Reply::Ended(number, Cause::Oom, counted),
             Reply::Reloaded(None),
-            Reply::Reloaded(Some(Ready { digest: [7; 32], idmap_errno: 0, profiles: vec![] })),
+            Reply::Reloaded(Some(Ready { digest: [7; 32], idmap_errno: 0, profiles: vec![], lacking: vec![] })),
         ]) {
             assert_eq!(Reply::decode(&reply.encode()), Ok(reply.clone()));
         }

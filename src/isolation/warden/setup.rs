@@ -12,15 +12,18 @@ use crate::isolation::probe::Kernel;
 use crate::isolation::rootfs::{self, RootfsError, WORKSPACES};
 use crate::isolation::seccomp::Filter;
 use crate::isolation::sys::SingleThreaded;
-use crate::model::{Layer, Limits, Rootfs, Tcp};
+use crate::model::{Lacking, Layer, Limits, Rootfs, Tcp};
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, open};
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
 use nix::sched::{CloneFlags, setns};
-use nix::sys::stat::Mode;
+use nix::sys::stat::{Mode, fstat};
 use std::error::Error;
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
+
+/// Where a root's programs are looked for.
+const BIN_DIRECTORIES: [&str; 3] = ["usr/local/bin", "usr/bin", "bin"];
 
 /// What the warden needs of one profile.
 #[derive(Debug)]
@@ -93,6 +96,8 @@ pub struct Ready {
     pub idmap_errno: i32,
     /// One per profile.
     pub profiles: Vec<ProfileState>,
+    /// What the root of each lacks.
+    pub lacking: Vec<Lacking>,
 }
 
 /// A set of profiles in eight bytes, for `Run`.
@@ -110,11 +115,14 @@ impl Ready {
         let mut bytes = vec![Self::MARK];
         bytes.extend(self.digest);
         bytes.extend(self.idmap_errno.to_le_bytes());
-        bytes.extend(self.profiles.iter().map(|state| match state {
-            ProfileState::Usable => 0xff,
-            ProfileState::NoRoot => 0xfe,
-            ProfileState::Missing(layer) => *layer as u8,
-        }));
+        for (state, Lacking(bits)) in self.profiles.iter().zip(&self.lacking) {
+            bytes.push(match state {
+                ProfileState::Usable => 0xff,
+                ProfileState::NoRoot => 0xfe,
+                ProfileState::Missing(layer) => *layer as u8,
+            });
+            bytes.extend(bits.to_le_bytes());
+        }
         bytes
     }
 
@@ -123,15 +131,17 @@ impl Ready {
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (digest, rest) = bytes.strip_prefix(&[Self::MARK])?.split_first_chunk::<32>()?;
         let (errno, states) = rest.split_first_chunk::<4>()?;
-        let profiles = states
-            .iter()
-            .map(|&byte| match byte {
-                0xff => Some(ProfileState::Usable),
-                0xfe => Some(ProfileState::NoRoot),
-                index => Layer::ALL.get(usize::from(index)).copied().map(ProfileState::Missing),
-            })
-            .collect::<Option<_>>()?;
-        Some(Self { digest: *digest, idmap_errno: i32::from_le_bytes(*errno), profiles })
+        let (records, []) = states.as_chunks::<3>() else { return None };
+        let (mut profiles, mut lacking) = (Vec::new(), Vec::new());
+        for &[state, low, high] in records {
+            profiles.push(match state {
+                0xff => ProfileState::Usable,
+                0xfe => ProfileState::NoRoot,
+                index => ProfileState::Missing(*Layer::ALL.get(usize::from(index))?),
+            });
+            lacking.push(Lacking(u16::from_le_bytes([low, high])));
+        }
+        Some(Self { digest: *digest, idmap_errno: i32::from_le_bytes(*errno), profiles, lacking })
     }
 }
 
@@ -201,12 +211,13 @@ impl Grounds {
         let trees = rootfs::enter_warden_root(&self.scratch, &self.workspaces, &roots)?;
         let workspaces = Workspaces::new(open_path(WORKSPACES, OFlag::O_PATH | OFlag::O_DIRECTORY)?);
         let idmap_errno = workspaces.try_idmap(ranges, &self.proof).err().map_or(0, |errno| errno as i32);
+        let lacking = trees.iter().map(|tree| tree.as_deref().map_or(Lacking::default(), lacking_in)).collect();
         let (states, prepared) = profiles
             .into_iter()
             .zip(trees)
             .map(|(profile, tree)| self.prepare(profile, tree, idmap_errno == 0, ranges))
             .unzip();
-        Ok(Footing { workspaces, prepared, ready: Ready { digest, idmap_errno, profiles: states } })
+        Ok(Footing { workspaces, prepared, ready: Ready { digest, idmap_errno, profiles: states, lacking } })
     }
 
     /// One profile: are its layers there, and do all walls go up?
@@ -243,6 +254,19 @@ impl Grounds {
             }
         }
     }
+}
+
+/// The capabilities whose programs are not in a root tree. Links are followed within the tree, as a program would.
+fn lacking_in(tree: &CStr) -> Lacking {
+    let flags = OFlag::O_PATH | OFlag::O_CLOEXEC;
+    let Ok(root) = open(tree, flags | OFlag::O_DIRECTORY, Mode::empty()) else { return Lacking::default() };
+    let executable = |path: String| {
+        let how =
+            OpenHow::new().flags(flags).resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+        let known = openat2(&root, path.as_str(), how).and_then(fstat);
+        known.is_ok_and(|known| known.st_mode & libc::S_IFMT == libc::S_IFREG && known.st_mode & 0o111 != 0)
+    };
+    Lacking::probe(|program| BIN_DIRECTORIES.iter().any(|directory| executable(format!("{directory}/{program}"))))
 }
 
 /// The warden's life. Returns its exit code.
@@ -298,11 +322,13 @@ mod tests {
             digest: [9; 32],
             idmap_errno: 22,
             profiles: vec![ProfileState::Usable, ProfileState::Missing(Layer::Landlock), ProfileState::NoRoot],
+            lacking: vec![Lacking(0), Lacking(5), Lacking(0x8001)],
         };
         assert_eq!(Ready::decode(&ready.encode()), Some(ready.clone()));
         assert_eq!(Ready::decode(b""), None);
         let mut unknown_layer = Ready { profiles: vec![], ..ready }.encode();
-        unknown_layer.push(0x80);
+        unknown_layer.extend([0x80, 0, 0]);
         assert_eq!(Ready::decode(&unknown_layer), None);
+        assert_eq!(Ready::decode(&unknown_layer[..unknown_layer.len() - 1]), None, "a record that was cut");
     }
 }

@@ -1,0 +1,131 @@
+//! `/v1/grants`: issued and revoked by issuers, seen by those they are for.
+
+use super::access::now_ms;
+use super::error::ApiError;
+use super::handlers::{Body, RequestId, State};
+use super::wire::{GrantAnswer, GrantsAnswer, NewGrantRequest, RevokeGrantRequest};
+use crate::model::{GrantId, Owner, Principal, Timestamp};
+use crate::pipeline::{Failure, GrantView, GrantWish};
+use crate::policy::grant::Fingerprint;
+use crate::terms::allowset::AllowanceSet;
+use axum::extract::{Path, Query, State as AxumState};
+use axum::http::StatusCode;
+use axum::{Extension, Json};
+use serde::Deserialize;
+
+/// Items of a page when nobody says how many.
+const PAGE: usize = 100;
+
+fn answer(view: GrantView) -> GrantAnswer {
+    let GrantView { grant, spent, remaining, revoke_reason } = view;
+    let state = match (grant.revoked_at, grant.expires_at.ms() <= now_ms()) {
+        (Some(_), _) => "revoked",
+        (None, true) => "expired",
+        (None, false) => "live",
+    };
+    GrantAnswer {
+        grant_id: grant.grant_id.to_string(),
+        state: state.to_owned(),
+        tenant: grant.tenant,
+        subject: grant.subject,
+        tool: grant.tool,
+        call_id: grant.call_id,
+        capabilities: serde_json::to_value(&grant.capabilities).unwrap_or_default(),
+        expires_at: grant.expires_at,
+        budget: grant.budget,
+        spent,
+        remaining,
+        decision_key_fingerprint: grant.decision_key_fingerprint.to_string(),
+        issued_by: grant.issued_by,
+        created_at: grant.created_at,
+        revoked_at: grant.revoked_at,
+        revoke_reason,
+    }
+}
+
+fn wish(principal: &Principal, request: NewGrantRequest) -> Result<GrantWish, ApiError> {
+    let fingerprint = match (request.decision_key_fingerprint, request.decision_key) {
+        (Some(given), None) => given.parse().map_err(|error| ApiError::field("decision_key_fingerprint", error))?,
+        (None, Some(key)) => Fingerprint::of(key.as_bytes()),
+        (Some(_), Some(_)) => return Err(ApiError::field("decision_key", "given beside its fingerprint; choose one")),
+        // A decision that nobody named is one of its own: an id's digits can't be guessed and never come again.
+        (None, None) => Fingerprint::of(GrantId::generate().as_str().as_bytes()),
+    };
+    let expires_at = match (request.expires_at, request.expires_in_ms) {
+        (Some(at), None) => at,
+        (None, Some(after)) => Timestamp::from_ms(now_ms().saturating_add(after)),
+        _ => return Err(ApiError::field("expires_at", "give either expires_at or expires_in_ms")),
+    };
+    let capabilities: AllowanceSet =
+        serde_json::from_value(request.capabilities).map_err(|error| ApiError::field("capabilities", error))?;
+    Ok(GrantWish {
+        owner: Owner {
+            tenant: request.tenant.unwrap_or_else(|| principal.owner.tenant.clone()),
+            subject: request.subject,
+        },
+        tool: request.tool,
+        call_id: request.call_id,
+        capabilities,
+        expires_at,
+        budget: request.budget,
+        decision_key_fingerprint: fingerprint,
+    })
+}
+
+fn failed(id: &RequestId) -> impl Fn(Failure) -> ApiError + '_ {
+    |failure| ApiError::from(failure).of_request(&id.0)
+}
+
+pub(super) async fn issue(
+    AxumState(state): AxumState<State>,
+    Extension(principal): Extension<Principal>,
+    Extension(id): Extension<RequestId>,
+    Body(request): Body<NewGrantRequest>,
+) -> Result<(StatusCode, Json<GrantAnswer>), ApiError> {
+    let wish = wish(&principal, request).map_err(|error| error.of_request(&id.0))?;
+    let view = state.pipeline.issue_grant(&principal, wish).await.map_err(failed(&id))?;
+    Ok((StatusCode::CREATED, Json(answer(view))))
+}
+
+/// Where a list goes on, and how long it may be.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Page {
+    cursor: Option<String>,
+    limit: Option<usize>,
+}
+
+pub(super) async fn list(
+    AxumState(state): AxumState<State>,
+    Extension(principal): Extension<Principal>,
+    Extension(id): Extension<RequestId>,
+    page: Result<Query<Page>, axum::extract::rejection::QueryRejection>,
+) -> Result<Json<GrantsAnswer>, ApiError> {
+    let Query(page) = page.map_err(|rejection| ApiError::field("query", rejection.body_text()).of_request(&id.0))?;
+    let (after, limit) = (page.cursor.map(GrantId::from), page.limit.unwrap_or(PAGE));
+    let (views, next) = state.pipeline.grants(&principal, after, limit).await.map_err(failed(&id))?;
+    let items = views.into_iter().map(answer).collect();
+    Ok(Json(GrantsAnswer { items, next_cursor: next.map(|next| next.to_string()) }))
+}
+
+pub(super) async fn show(
+    AxumState(state): AxumState<State>,
+    Extension(principal): Extension<Principal>,
+    Extension(id): Extension<RequestId>,
+    Path(grant): Path<String>,
+) -> Result<Json<GrantAnswer>, ApiError> {
+    let view = state.pipeline.grant(&principal, &GrantId::from(grant)).await.map_err(failed(&id))?;
+    Ok(Json(answer(view)))
+}
+
+pub(super) async fn revoke(
+    AxumState(state): AxumState<State>,
+    Extension(principal): Extension<Principal>,
+    Extension(id): Extension<RequestId>,
+    Path(grant): Path<String>,
+    Body(request): Body<RevokeGrantRequest>,
+) -> Result<Json<GrantAnswer>, ApiError> {
+    let grant = GrantId::from(grant);
+    let view = state.pipeline.revoke_grant(&principal, &grant, &request.reason).await.map_err(failed(&id))?;
+    Ok(Json(answer(view)))
+}

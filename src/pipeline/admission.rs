@@ -1,0 +1,139 @@
+//! Who is in: places to run in, the bounded queue before them, and the list of live execs.
+
+use crate::executor::{Stop, StopCause};
+use crate::model::{ExecId, Owner, Principal};
+use crate::policy::{Permit, Refusal};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// What a caller of a full daemon is told to wait: about the time of a short exec.
+const RETRY_AFTER_MS: u64 = 250;
+
+/// One exec that is queued or running.
+struct Live {
+    owner: Owner,
+    profile: String,
+    stop: Arc<Stop>,
+}
+
+/// Places, queue and list.
+pub(super) struct Admission {
+    places: Arc<Semaphore>,
+    places_total: usize,
+    queued: AtomicUsize,
+    queue_max: usize,
+    draining: AtomicBool,
+    live: Mutex<HashMap<ExecId, Live>>,
+}
+
+/// An exec on the list of live ones; off it when this is dropped, however its task ends.
+pub(super) struct Listed {
+    admission: Arc<Admission>,
+    pub(super) exec: ExecId,
+    pub(super) stop: Arc<Stop>,
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        self.admission.live().remove(&self.exec);
+    }
+}
+
+/// Cancels an exec whose caller is gone.
+pub(super) struct CancelOnDrop(pub(super) Arc<Stop>);
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        self.0.stop(StopCause::Cancelled);
+    }
+}
+
+impl Admission {
+    pub(super) fn new(places: usize, queue_max: usize) -> Self {
+        Self {
+            places: Arc::new(Semaphore::new(places)),
+            places_total: places,
+            queued: AtomicUsize::new(0),
+            queue_max,
+            draining: AtomicBool::new(false),
+            live: Mutex::default(),
+        }
+    }
+
+    fn live(&self) -> MutexGuard<'_, HashMap<ExecId, Live>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts an exec on the list, if its caller has not as many there as it may.
+    pub(super) fn list(self: &Arc<Self>, permit: &Permit) -> Result<Listed, Refusal> {
+        if self.draining() {
+            return Err(Refusal::Draining);
+        }
+        let (exec, stop) = (ExecId::generate(), Arc::new(Stop::default()));
+        let mut live = self.live();
+        if let Some(most) = permit.concurrency() {
+            let same = |other: &&Live| other.owner == *permit.owner() && other.profile == permit.profile_id();
+            if live.values().filter(same).count() as u64 >= most {
+                return Err(Refusal::Concurrency { most, retry_after_ms: RETRY_AFTER_MS });
+            }
+        }
+        let (owner, profile) = (permit.owner().clone(), permit.profile_id().to_owned());
+        live.insert(exec.clone(), Live { owner, profile, stop: stop.clone() });
+        Ok(Listed { admission: self.clone(), exec, stop })
+    }
+
+    /// A place to run in: at once, after a wait in the bounded queue, or not.
+    pub(super) async fn place(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+        if let Ok(place) = self.places.clone().try_acquire_owned() {
+            return Ok(place);
+        }
+        let queued = &self.queued;
+        if queued.fetch_add(1, Ordering::Relaxed) >= self.queue_max {
+            queued.fetch_sub(1, Ordering::Relaxed);
+            return Err(Refusal::QueueFull { retry_after_ms: RETRY_AFTER_MS });
+        }
+        let _leave_queue = Leave(queued);
+        // Closed when the daemon drains: whoever still waits is told so.
+        self.places.clone().acquire_owned().await.map_err(|_| Refusal::Draining)
+    }
+
+    /// Ends an exec of this caller. Another's is as unknown as none.
+    pub(super) fn cancel(&self, principal: &Principal, exec: &ExecId) -> Result<(), Refusal> {
+        let live = self.live();
+        let mine = live.get(exec).filter(|live| live.owner == principal.owner).ok_or(Refusal::NoSuchExec)?;
+        mine.stop.stop(StopCause::Cancelled);
+        Ok(())
+    }
+
+    pub(super) fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+        self.places.close();
+    }
+
+    pub(super) fn draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn live_count(&self) -> usize {
+        self.live().len()
+    }
+
+    pub(super) fn running(&self) -> usize {
+        self.places_total - self.places.available_permits()
+    }
+
+    pub(super) fn queued(&self) -> usize {
+        self.queued.load(Ordering::Relaxed)
+    }
+}
+
+/// Leaves the queue's count, also when the waiter is cancelled.
+struct Leave<'a>(&'a AtomicUsize);
+
+impl Drop for Leave<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,191 @@
+//! A judged exec.
+
+use crate::model::{Amounts, ExecId, GrantId, Kind, Limit, Limits, Meter, Owner, ProjectId};
+use crate::terms::{Safety, SideEffects};
+use std::collections::BTreeMap;
+
+/// One input with its path normalised and its content decoded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InputFile {
+    /// Path below the inputs area.
+    pub path: String,
+    /// Its bytes.
+    pub content: Vec<u8>,
+}
+
+/// What is executed, in which environment, on which data.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Program {
+    pub kind: Kind,
+    pub command: String,
+    pub argv: Vec<String>,
+    pub env: BTreeMap<String, String>,
+    pub cwd: String,
+    pub stdin: Vec<u8>,
+    pub inputs: Vec<InputFile>,
+}
+
+/// A judged exec. Only [`super::judge`] makes one, and it can only be narrowed afterwards.
+#[derive(Debug, Clone)]
+pub struct Permit {
+    pub(super) owner: Owner,
+    pub(super) profile: (u16, String),
+    pub(super) project: Option<ProjectId>,
+    pub(super) limits: Limits,
+    pub(super) program: Program,
+    pub(super) grant: Option<GrantId>,
+    pub(super) profile_hash: String,
+    pub(super) safety: Safety,
+    pub(super) side_effects: SideEffects,
+    pub(super) concurrency: Option<u64>,
+    pub(super) metered: Metered,
+}
+
+/// Limits that the grant's budget set, below what the profile and the request had.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Metered {
+    /// Processor time.
+    pub cpu_ms: Option<u64>,
+    /// Bytes written.
+    pub bytes_out: Option<u64>,
+}
+
+impl Permit {
+    /// Who asked.
+    #[must_use]
+    pub fn owner(&self) -> &Owner {
+        &self.owner
+    }
+    /// Index of the profile, for the warden.
+    #[must_use]
+    pub fn profile_index(&self) -> u16 {
+        self.profile.0
+    }
+    /// Name of the profile.
+    #[must_use]
+    pub fn profile_id(&self) -> &str {
+        &self.profile.1
+    }
+    /// The project, if one was named.
+    #[must_use]
+    pub fn project(&self) -> Option<&ProjectId> {
+        self.project.as_ref()
+    }
+    /// Effective limits.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+    /// What is executed.
+    #[must_use]
+    pub fn command(&self) -> &str {
+        &self.program.command
+    }
+    /// The arguments, the program's own name first.
+    #[must_use]
+    pub fn argv(&self) -> &[String] {
+        &self.program.argv
+    }
+    /// The environment.
+    #[must_use]
+    pub fn env(&self) -> &BTreeMap<String, String> {
+        &self.program.env
+    }
+    /// Directory below the work area; empty for the area itself.
+    #[must_use]
+    pub fn cwd(&self) -> &str {
+        &self.program.cwd
+    }
+    /// Standard input.
+    #[must_use]
+    pub fn stdin(&self) -> &[u8] {
+        &self.program.stdin
+    }
+    /// Files to lay down.
+    #[must_use]
+    pub fn inputs(&self) -> &[InputFile] {
+        &self.program.inputs
+    }
+    /// What kind of code it is.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.program.kind
+    }
+    /// The grant that pays, if there is one.
+    #[must_use]
+    pub fn grant(&self) -> Option<&GrantId> {
+        self.grant.as_ref()
+    }
+    /// SHA-256 over everything that was decided: the profile, the effective terms and the limits.
+    #[must_use]
+    pub fn profile_hash(&self) -> &str {
+        &self.profile_hash
+    }
+    /// How much harm it could do, as the strictest side sees it.
+    #[must_use]
+    pub fn safety(&self) -> Safety {
+        self.safety
+    }
+    /// What it is said to touch.
+    #[must_use]
+    pub fn side_effects(&self) -> &SideEffects {
+        &self.side_effects
+    }
+    /// How many execs of this caller may run under its profile at once.
+    #[must_use]
+    pub fn concurrency(&self) -> Option<u64> {
+        self.concurrency
+    }
+    /// What the budget took from the limits.
+    #[must_use]
+    pub fn metered(&self) -> Metered {
+        self.metered
+    }
+
+    /// Bytes that are given to the program: standard input and input files.
+    #[must_use]
+    pub fn bytes_in(&self) -> u64 {
+        let inputs: usize = self.program.inputs.iter().map(|file| file.content.len()).sum();
+        (self.program.stdin.len() + inputs) as u64
+    }
+
+    /// The least that a budget must have for this exec to start.
+    #[must_use]
+    pub fn least(&self) -> Amounts {
+        Amounts::default()
+            .with(Meter::Calls, 1)
+            .with(Meter::BytesIn, self.bytes_in())
+            .with(Meter::BytesOut, 1)
+            .with(Meter::CpuMs, Limit::CpuMs.floor())
+            .with(Meter::FileCount, self.program.inputs.len() as u64)
+    }
+
+    /// The most that this exec may use up under its own limits.
+    #[must_use]
+    pub fn most(&self) -> Amounts {
+        let limit = |limit| self.limits.get(limit);
+        self.least()
+            .with(Meter::BytesOut, limit(Limit::StdoutBytes) + limit(Limit::StderrBytes) + limit(Limit::ArtifactsBytes))
+            .with(Meter::CpuMs, limit(Limit::CpuMs))
+            .with(Meter::FileCount, (self.program.inputs.len() as u64).saturating_add(limit(Limit::WorkInodes)))
+    }
+
+    /// The same, held to what a budget has set aside for it.
+    #[must_use]
+    pub fn within(mut self, reserved: &Amounts) -> Self {
+        let cpu_ms = reserved.get(Meter::CpuMs);
+        if cpu_ms < self.limits.get(Limit::CpuMs) {
+            let narrower = cpu_ms.max(Limit::CpuMs.floor());
+            self.limits.set(Limit::CpuMs, narrower).expect("not below the floor, and below an amount that was checked");
+            self.metered.cpu_ms = Some(narrower);
+        }
+        self.metered.bytes_out = Some(reserved.get(Meter::BytesOut));
+        self
+    }
+
+    /// The directory of its artifacts, as callers know it.
+    #[must_use]
+    pub fn artifacts_path(&self, exec: &ExecId) -> Option<String> {
+        self.project.as_ref().map(|project| format!("projects/{project}/artifacts/{exec}"))
+    }
+}
