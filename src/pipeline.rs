@@ -1,4 +1,4 @@
-//! The order, once: identify → judge → list → admit → reserve → run → settle → answer.
+//! The order, once: identify → judge (→ consent → judge) → list → admit → reserve → run → settle → answer.
 //!
 //! Each stage takes what only the stage before can make: no exec without a [`Permit`], no run without a place.
 //! A refusal is an answer. The run itself is a task of its own, so a caller that hangs up cancels it but can't
@@ -6,8 +6,10 @@
 #![forbid(unsafe_code)]
 
 mod admission;
+mod consent;
 mod grants;
 
+pub use consent::{ConfirmationView, Edit};
 pub use grants::{GrantView, GrantWish};
 
 use crate::executor::{Executor, ProfileState, RunError, StopCause, Under};
@@ -15,11 +17,13 @@ use crate::ledger::{Ledger, LedgerError, Reservation};
 use crate::model::{Amounts, ExecId, ExecRequest, Lacking, Meter, Outcome, Principal, SeccompReport};
 use crate::policy::explain::{Verdict, explain};
 use crate::policy::grant::Grant;
-use crate::policy::{Facts, Permit, Refusal, judge};
+use crate::policy::{Approval, Facts, Permit, Refusal, judge};
 use crate::profile::Profiles;
 use admission::{Admission, CancelOnDrop, Listed};
+use consent::Confirmations;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// How often an exec is judged again when the profiles change under it; each time takes a whole reload.
@@ -85,6 +89,7 @@ struct Judged {
     principal: Principal,
     request: ExecRequest,
     grant: Option<Grant>,
+    approval: Option<Approval>,
     in_force: Arc<InForce>,
     permit: Permit,
 }
@@ -94,6 +99,19 @@ struct Shared {
     executor: Executor,
     ledger: Ledger,
     admission: Arc<Admission>,
+    confirmations: Confirmations,
+    consent_seconds: u64,
+}
+
+/// What the operator sets.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    /// Execs at once.
+    pub places: usize,
+    /// Execs that may wait for a place.
+    pub queue_max: usize,
+    /// How long a request waits for a person's consent.
+    pub consent_seconds: u64,
 }
 
 /// The way through; cheap to clone.
@@ -107,16 +125,22 @@ fn now_ms() -> u64 {
 }
 
 impl Pipeline {
-    /// A pipeline with `places` execs at once and `queue_max` waiting.
+    /// A pipeline over its parts.
     #[must_use]
-    pub fn new(source: Arc<dyn Source>, executor: Executor, ledger: Ledger, places: usize, queue_max: usize) -> Self {
-        let admission = Arc::new(Admission::new(places, queue_max));
-        Self(Arc::new(Shared { source, executor, ledger, admission }))
+    pub fn new(source: Arc<dyn Source>, executor: Executor, ledger: Ledger, settings: Settings) -> Self {
+        let admission = Arc::new(Admission::new(settings.places, settings.queue_max));
+        let (confirmations, consent_seconds) = (Confirmations::default(), settings.consent_seconds);
+        Self(Arc::new(Shared { source, executor, ledger, admission, confirmations, consent_seconds }))
     }
 
     /// One exec from request to outcome.
     pub async fn exec(&self, principal: &Principal, request: &ExecRequest) -> Result<Finished, Failure> {
-        let judged = self.judge(principal.clone(), request.clone()).await?;
+        let judged = match self.judge(principal.clone(), request.clone(), None).await {
+            Err(Failure::Refused(Refusal::ConsentNeeded { reason, digest })) => {
+                self.ask_consent(principal, request, reason, digest).await?
+            }
+            judged => judged?,
+        };
         let listed = self.0.admission.list(&judged.permit)?;
         let _cancel_with_caller = CancelOnDrop(listed.stop.clone());
         let task = tokio::spawn(self.clone().carry_out(listed, judged));
@@ -130,14 +154,19 @@ impl Pipeline {
     pub async fn explain(&self, principal: &Principal, request: &ExecRequest) -> Result<Verdict, Failure> {
         let in_force = self.0.source.current().await;
         let grant = self.grant_named(request.grant_id.as_deref()).await?;
-        Ok(explain(principal, request, &facts(&in_force, grant.as_ref())))
+        Ok(explain(principal, request, &facts(&in_force, grant.as_ref(), None)))
     }
 
-    async fn judge(&self, principal: Principal, request: ExecRequest) -> Result<Judged, Failure> {
+    async fn judge(
+        &self,
+        principal: Principal,
+        request: ExecRequest,
+        approval: Option<&Approval>,
+    ) -> Result<Judged, Failure> {
         let in_force = self.0.source.current().await;
         let grant = self.grant_named(request.grant_id.as_deref()).await?;
-        let permit = judge(&principal, &request, &facts(&in_force, grant.as_ref()))?;
-        Ok(Judged { principal, request, grant, in_force, permit })
+        let permit = judge(&principal, &request, &facts(&in_force, grant.as_ref(), approval))?;
+        Ok(Judged { principal, request, grant, approval: approval.cloned(), in_force, permit })
     }
 
     async fn carry_out(self, listed: Listed, mut judged: Judged) -> Result<Finished, Failure> {
@@ -150,7 +179,8 @@ impl Pipeline {
             match self.run(&listed, &judged, reservation).await {
                 // The profiles changed between judgement and run: what is judged and what is enforced must be one.
                 Err(Failure::Run(RunError::Overtaken)) => {
-                    judged = self.judge(judged.principal, judged.request).await?;
+                    // With another policy an approval has another digest, and is none.
+                    judged = self.judge(judged.principal, judged.request, judged.approval.as_ref()).await?;
                 }
                 Err(failure) => return Err(failure),
                 Ok(outcome) => {
@@ -179,6 +209,7 @@ impl Pipeline {
         }
         let filter = in_force.filters[usize::from(permit.profile_index())].clone();
         let under = Under { set: in_force.set, filter };
+        self.0.admission.started.fetch_add(1, Ordering::Relaxed);
         let running = self.0.executor.run(&listed.exec, &permit, &under, &listed.stop);
         tokio::pin!(running);
         let ran = tokio::select! {
@@ -204,6 +235,7 @@ impl Pipeline {
     /// Takes no new execs; those that wait are told so.
     pub fn drain(&self) {
         self.0.admission.drain();
+        self.0.confirmations.drain();
     }
 
     /// Whether the daemon takes no more.
@@ -224,6 +256,12 @@ impl Pipeline {
         self.0.admission.running()
     }
 
+    /// Sandboxes that were asked for since the start: a refusal asks for none.
+    #[must_use]
+    pub fn started(&self) -> u64 {
+        self.0.admission.started.load(Ordering::Relaxed)
+    }
+
     /// Execs that wait for a place.
     #[must_use]
     pub fn queued(&self) -> usize {
@@ -236,9 +274,9 @@ impl Pipeline {
     }
 }
 
-fn facts<'a>(in_force: &'a InForce, grant: Option<&'a Grant>) -> Facts<'a> {
+fn facts<'a>(in_force: &'a InForce, grant: Option<&'a Grant>, approval: Option<&'a Approval>) -> Facts<'a> {
     let InForce { profiles, lacking, .. } = in_force;
-    Facts { profiles, lacking, grant, approval: None, now_ms: now_ms() }
+    Facts { profiles, lacking, grant, approval, now_ms: now_ms() }
 }
 
 /// What an exec used up of its budget.

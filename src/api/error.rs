@@ -29,6 +29,8 @@ pub(super) enum Class {
     CapabilityBlocked,
     BudgetExceeded,
     Unavailable,
+    Timeout,
+    ExecutionFailed,
     Internal,
 }
 
@@ -41,6 +43,8 @@ impl Class {
             Class::CapabilityBlocked => "SANDBOX.CAPABILITY_BLOCKED",
             Class::BudgetExceeded => "QUOTA.BUDGET_EXCEEDED",
             Class::Unavailable => "PROVIDER.UNAVAILABLE",
+            Class::Timeout => "LLM.TIMEOUT",
+            Class::ExecutionFailed => "TOOL.EXECUTION_FAILED",
             Class::Internal => "UNKNOWN.INTERNAL",
         }
     }
@@ -157,6 +161,12 @@ impl ApiError {
         Self::new(StatusCode::FORBIDDEN, code, class, message).details(json!({"origin": origin, "rule": rule}))
     }
 
+    /// The exec could not be carried out by our fault; nothing of the program ran.
+    fn execution_failed() -> Self {
+        let message = "the exec could not be carried out; the daemon's log has the cause under this request id";
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "execution_failed", Class::ExecutionFailed, message)
+    }
+
     fn internal() -> Self {
         let message = "the daemon failed; its log has the cause under this request id";
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", Class::Internal, message)
@@ -219,6 +229,33 @@ impl From<Refusal> for ApiError {
                 let message = "a person has to agree to this first; an approver answers at /v1/confirmations";
                 Self::new(StatusCode::FORBIDDEN, "consent_needed", Class::DenyTool, message)
                     .details(json!({"reason": reason, "digest": digest}))
+            }
+            Refusal::ConsentDenied { confirmation, reason } => Self::new(
+                StatusCode::FORBIDDEN,
+                "consent_denied",
+                Class::DenyTool,
+                format!("a person said no: {reason}"),
+            )
+            .details(json!({"confirmation_id": confirmation})),
+            Refusal::ConsentTimedOut { confirmation, waited_ms } => {
+                let message =
+                    format!("nobody agreed within {waited_ms} ms; ask an approver to look at /v1/confirmations");
+                Self::new(StatusCode::GATEWAY_TIMEOUT, "consent_timed_out", Class::Timeout, message)
+                    .details(json!({"confirmation_id": confirmation, "waited_ms": waited_ms}))
+                    .retryable()
+            }
+            Refusal::NoSuchConfirmation => {
+                let message = "there is no such confirmation waiting that you may see";
+                Self::new(StatusCode::NOT_FOUND, "no_such_confirmation", Class::Schema, message)
+            }
+            Refusal::OwnConfirmation => {
+                let message = "nobody agrees to its own request; another approver has to";
+                Self::new(StatusCode::FORBIDDEN, "own_confirmation", Class::PermissionDeny, message)
+            }
+            Refusal::OtherDigest { digest } => {
+                let message = "what waits is not what this digest names; look at it again";
+                Self::new(StatusCode::CONFLICT, "other_digest", Class::Schema, message)
+                    .details(json!({"field": "digest", "digest": digest}))
             }
             Refusal::BudgetExceeded { meter, asked, left } => {
                 let name = meter.name();
@@ -291,7 +328,7 @@ impl From<WorkspaceError> for ApiError {
             WorkspaceError::Boundary(field) => Self::boundary(field),
             WorkspaceError::Host { what, source } => {
                 tracing::error!(what, %source, "the workspace failed");
-                Self::internal()
+                Self::execution_failed()
             }
         }
     }
@@ -343,7 +380,7 @@ impl From<RunError> for ApiError {
                 Some(layer) => Self::layer_missing(layer, fault),
                 None => {
                     tracing::error!(%fault, "a sandbox failed before its program started");
-                    Self::internal()
+                    Self::execution_failed()
                 }
             },
             RunError::Gone(gone) => {
@@ -352,7 +389,7 @@ impl From<RunError> for ApiError {
             }
             RunError::Pipes(error) => {
                 tracing::error!(%error, "could not make pipes");
-                Self::internal()
+                Self::execution_failed()
             }
         }
     }

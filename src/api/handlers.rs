@@ -4,7 +4,7 @@ use super::access::{Access, Peer};
 use super::doctor::Doctor;
 use super::error::ApiError;
 use super::wire::{ExecAnswer, ExplainAnswer, HealthAnswer, ProfileAnswer, ProfilesAnswer};
-use super::{grants, tokens};
+use super::{confirmations, grants, tokens};
 use crate::executor::ProfileState;
 use crate::ledger::Ledger;
 use crate::model::{ExecId, ExecRequest, Object, Principal, Rootfs};
@@ -49,6 +49,10 @@ pub fn router(state: State) -> Router {
         .route("/v1/doctor", get(doctor))
         .route("/v1/tokens", post(tokens::create).get(tokens::list))
         .route("/v1/tokens/{id}", delete(tokens::revoke))
+        .route("/v1/confirmations", get(confirmations::list))
+        .route("/v1/confirmations/{id}/approve", post(confirmations::approve))
+        .route("/v1/confirmations/{id}/deny", post(confirmations::deny))
+        .route("/v1/confirmations/{id}/edit", post(confirmations::edit))
         .route("/v1/explain", post(explain))
         .route("/v1/grants", post(grants::issue).get(grants::list))
         .route("/v1/grants/{id}", get(grants::show))
@@ -207,6 +211,7 @@ async fn health(AxumState(state): AxumState<State>) -> Json<HealthAnswer> {
         profiles_error: in_force.error.clone(),
         running: pipeline.running(),
         queued: pipeline.queued(),
+        execs_started: pipeline.started(),
         healthy: state.doctor.answer(&in_force).ok,
     })
 }

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod confirmations;
 mod doctor;
 mod error;
 mod grants;

@@ -1,8 +1,8 @@
 //! What goes over the wire beside the request: answers, errors, health. `sandboxctl` sees only this and `model`.
 
 use crate::model::{
-    Amounts, Budget, CapabilitySet, Ending, Enforcement, Layer, LimitHit, Limits, Outcome, Output, Role, SeccompReport,
-    Tcp, Timestamp, Usage,
+    Amounts, Budget, CapabilitySet, Ending, Enforcement, ExecSpec, Layer, LimitHit, Limits, Outcome, Output,
+    PolicyOverrides, Role, SeccompReport, Tcp, Timestamp, Usage,
 };
 use crate::terms::SecurityMode;
 use base64::Engine;
@@ -174,6 +174,8 @@ pub struct HealthAnswer {
     pub running: usize,
     /// Execs that wait for a place.
     pub queued: usize,
+    /// Sandboxes that were asked for since the start; a refusal asks for none.
+    pub execs_started: u64,
     /// Whether every check of the doctor passed.
     pub healthy: bool,
 }
@@ -316,6 +318,48 @@ pub struct GrantsAnswer {
     /// Newest first.
     pub items: Vec<GrantAnswer>,
     /// Where the next page begins; null after the last.
+    pub next_cursor: Option<String>,
+}
+
+/// `POST /v1/confirmations/{id}/approve`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ApproveRequest {
+    /// The digest of what the approver has seen; anything else is not approved.
+    pub digest: String,
+}
+
+/// `POST /v1/confirmations/{id}/deny`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DenyRequest {
+    /// Why; the caller reads it.
+    #[serde(default)]
+    pub reason: String,
+}
+
+/// `POST /v1/confirmations/{id}/edit`: what is left out stays; the answer has the new digest.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EditRequest {
+    /// Another program.
+    #[serde(default)]
+    pub exec: Option<ExecSpec>,
+    /// What is narrower than the profile.
+    #[serde(default)]
+    pub policy_overrides: Option<PolicyOverrides>,
+    /// Less time.
+    #[serde(default)]
+    pub timeout_ms: Option<u64>,
+}
+
+/// `GET /v1/confirmations`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfirmationsAnswer {
+    /// What waits, oldest first: `confirmation_id tenant subject profile reason digest argv cwd env_keys inputs
+    /// stdin_bytes task_ref created_at expires_at`.
+    pub items: Vec<serde_json::Value>,
+    /// Always null: few wait.
     pub next_cursor: Option<String>,
 }
 

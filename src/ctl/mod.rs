@@ -84,6 +84,8 @@ pub enum Verb {
     Profile(commands::profile::Profile),
     /// Issue, list, show and revoke grants
     Grant(commands::grant::Grant),
+    /// List, approve and deny what waits for a person's consent
+    Confirm(commands::confirm::Confirm),
     /// Say what would be said to an exec, and what would allow it
     Explain(commands::explain::Explain),
 }
@@ -147,6 +149,7 @@ pub async fn perform(verb: Verb, context: &Context) -> u8 {
         Verb::Token(token) => token.perform(context).await,
         Verb::Profile(profile) => profile.perform(context).await,
         Verb::Grant(grant) => grant.perform(context).await,
+        Verb::Confirm(confirm) => confirm.perform(context).await,
         Verb::Explain(explain) => explain.perform(context).await,
     };
     done.unwrap_or_else(|error| {

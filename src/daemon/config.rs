@@ -57,6 +57,8 @@ pub struct Config {
     pub max_concurrent_execs: usize,
     /// Execs that may wait for a place.
     pub max_queued_execs: usize,
+    /// Seconds that a request waits for a person's consent.
+    pub consent_seconds: u64,
     /// Seconds that running execs get when the daemon stops.
     pub drain_seconds: u64,
     /// Who may call.
@@ -73,6 +75,7 @@ impl Default for Config {
             service_user: "sandboxd".to_owned(),
             max_concurrent_execs: 4,
             max_queued_execs: 64,
+            consent_seconds: 300,
             drain_seconds: 5,
             access: AccessRules::default(),
         }
@@ -119,6 +122,9 @@ impl Config {
         }
         if self.max_queued_execs > 65_536 {
             bail!("max_queued_execs is {}; it must be at most 65536", self.max_queued_execs);
+        }
+        if !(1..=86_400).contains(&self.consent_seconds) {
+            bail!("consent_seconds is {}; it must be 1 to 86400", self.consent_seconds);
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use super::{Config, Places};
 use crate::api::{Access, Doctor, State, router, serve};
 use crate::executor::{Executor, HostReport, Warden};
 use crate::ledger::Ledger;
-use crate::pipeline::{InForce, Pipeline};
+use crate::pipeline::{InForce, Pipeline, Settings};
 use crate::workspace::Store;
 use anyhow::Context;
 use nix::fcntl::Flock;
@@ -63,8 +63,12 @@ async fn serve_until_end(parts: Parts) -> anyhow::Result<i32> {
     for lost in ledger.recovered() {
         tracing::warn!(grant = %lost.grant_id, amounts = ?lost.amounts, "a reservation of a dead daemon counts as used");
     }
-    let (places_total, queue) = (config.max_concurrent_execs, config.max_queued_execs);
-    let pipeline = Pipeline::new(rules.clone(), executor, ledger.clone(), places_total, queue);
+    let settings = Settings {
+        places: config.max_concurrent_execs,
+        queue_max: config.max_queued_execs,
+        consent_seconds: config.consent_seconds,
+    };
+    let pipeline = Pipeline::new(rules.clone(), executor, ledger.clone(), settings);
     let access = Access::new(config.access.clone(), ledger.clone());
     let state = State { ledger: ledger.clone(), pipeline: pipeline.clone(), access, doctor };
     let listener = tokio::net::UnixListener::from_std(listener).context("the socket")?;

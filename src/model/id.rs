@@ -99,6 +99,8 @@ ids! {
     TokenId = "tk_";
     /// Id of a grant: `gr_` and 26 digits.
     GrantId = "gr_";
+    /// Id of a confirmation: `cf_` and 26 digits.
+    ConfirmationId = "cf_";
     /// Id of a sandbox: `sb_` and 26 digits.
     SandboxId = "sb_";
 }

@@ -18,7 +18,7 @@ mod timestamp;
 
 pub use capability::{Capability, CapabilityError, CapabilitySet, Lacking};
 pub use enforcement::{CgroupMode, CgroupReport, Enforcement, Hold, LandlockReport, Layer, SeccompReport};
-pub use id::{ExecId, GrantId, IdError, ProjectId, SandboxId, TokenId};
+pub use id::{ConfirmationId, ExecId, GrantId, IdError, ProjectId, SandboxId, TokenId};
 pub use limits::{Limit, LimitError, Limits};
 pub use meter::{Amounts, Budget, Meter, PerMeter};
 pub use object::Object;

@@ -4,7 +4,7 @@ use crate::executor::{Stop, StopCause};
 use crate::model::{ExecId, Owner, Principal};
 use crate::policy::{Permit, Refusal};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -25,6 +25,8 @@ pub(super) struct Admission {
     queued: AtomicUsize,
     queue_max: usize,
     draining: AtomicBool,
+    /// Sandboxes that were asked for since the start.
+    pub(super) started: AtomicU64,
     live: Mutex<HashMap<ExecId, Live>>,
 }
 
@@ -58,6 +60,7 @@ impl Admission {
             queued: AtomicUsize::new(0),
             queue_max,
             draining: AtomicBool::new(false),
+            started: AtomicU64::new(0),
             live: Mutex::default(),
         }
     }

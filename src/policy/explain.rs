@@ -151,7 +151,12 @@ fn rule_of(refusal: &Refusal) -> (Layer, String) {
         Refusal::GrantExpired { .. } => (Layer::Grant, "expires_at"),
         Refusal::GrantForOther { field, .. } => (Layer::Grant, *field),
         Refusal::Denied { origin, denial } => return (origin_layer(*origin), denial.rule()),
-        Refusal::ConsentNeeded { .. } => (Layer::Approver, "consent"),
+        Refusal::ConsentNeeded { .. }
+        | Refusal::ConsentDenied { .. }
+        | Refusal::ConsentTimedOut { .. }
+        | Refusal::NoSuchConfirmation
+        | Refusal::OwnConfirmation
+        | Refusal::OtherDigest { .. } => (Layer::Approver, "consent"),
         Refusal::BudgetExceeded { .. } => (Layer::Grant, "budget"),
         Refusal::Concurrency { .. } => (Layer::Profile, "sizes.max_concurrency"),
         Refusal::NoSuchProject => (Layer::Request, "project_id"),
@@ -268,6 +273,11 @@ impl Trial {
             | Refusal::NoSuchExec
             | Refusal::NoSuchDirectory { .. }
             | Refusal::Boundary { .. }
+            | Refusal::ConsentDenied { .. }
+            | Refusal::ConsentTimedOut { .. }
+            | Refusal::NoSuchConfirmation
+            | Refusal::OwnConfirmation
+            | Refusal::OtherDigest { .. }
             | Refusal::BudgetExceeded { .. }
             | Refusal::Concurrency { .. }
             | Refusal::QueueFull { .. }
@@ -413,5 +423,122 @@ fn needed(denial: &Denial) -> Option<Allowance> {
                 .or_else(|| format!("{}:{operation}", capability.name()).parse().ok())
         }
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Owner, Role};
+    use proptest::prelude::*;
+    use proptest::strategy::ValueTree;
+
+    /// Profiles with something to say no by, beside the shipped ones.
+    fn profiles() -> Profiles {
+        let directory = tempfile::tempdir().expect("a directory");
+        let narrow = r#"id = "narrow"
+description = ""
+extends = "python-default"
+safety = "high"
+capabilities = ["python", { capability = "process", tools = ["ls", "git"] }]
+allow = { tools = ["ls", "cat"] }
+sizes = { max_args = 1, max_bytes_in = 4 }
+consent = { from_safety = "high" }
+"#;
+        let granted = "id = \"granted\"\ndescription = \"\"\nextends = \"shell\"\ngrant_required = true\n";
+        for (name, text) in [("narrow.toml", narrow), ("granted.toml", granted)] {
+            std::fs::write(directory.path().join(name), text).expect("a file");
+        }
+        Profiles::load(Some(directory.path())).expect("all of them")
+    }
+
+    fn requests() -> impl Strategy<Value = ExecRequest> {
+        let profile = prop::sample::select(vec!["narrow", "granted", "strict", "python-default", "analyst", "none"]);
+        let exec = prop_oneof![
+            Just(json!({"kind": "shell", "code": "true"})),
+            Just(json!({"kind": "python", "code": "pass"})),
+            ("ls|cat|git|\\./x|bash|/usr/bin/ls", prop::collection::vec("a|bb|-x", 0..3), any::<bool>()).prop_map(
+                |(command, args, preload)| {
+                    let env = if preload { json!({"LD_PRELOAD": "x"}) } else { json!({}) };
+                    json!({"kind": "process", "command": command, "args": args, "env": env})
+                }
+            ),
+            Just(json!({"kind": "process", "command": "ls", "cwd": "/x"})),
+        ];
+        let grant = prop::sample::select(vec![None, Some("gr_mine"), Some("gr_other")]);
+        let overrides = prop_oneof![
+            3 => Just(json!({})),
+            1 => Just(json!({"limits": {"pids": 100_000}})),
+            1 => Just(json!({"limits": {"pids": 300}})),
+            1 => Just(json!({"allow": {"tools": ["git"]}})),
+            1 => Just(json!({"capabilities": ["python"]})),
+            1 => Just(json!({"capabilities": ["net"]})),
+            1 => Just(json!({"sizes": {"max_args": 9}})),
+        ];
+        let stdin = prop::sample::select(vec![None, Some("12"), Some("123456")]);
+        (profile, exec, grant, overrides, stdin).prop_map(|(profile, exec, grant, overrides, stdin)| {
+            serde_json::from_value(json!({"profile": profile, "exec": exec, "grant_id": grant, "stdin": stdin,
+                                          "policy_overrides": overrides}))
+            .expect("a request")
+        })
+    }
+
+    fn grant(capabilities: Value, expires_ms: u64) -> Grant {
+        serde_json::from_value(json!({
+            "grant_id": "gr_mine", "tenant": "local", "subject": "uid:7", "tool": "*", "call_id": "c1",
+            "capabilities": capabilities, "expires_at": Timestamp::from_ms(expires_ms), "issued_by": "",
+            "decision_key_fingerprint": "sha256:00", "created_at": Timestamp::from_ms(0),
+        }))
+        .expect("a grant")
+    }
+
+    fn caller(roles: &[Role]) -> Principal {
+        let owner = Owner { tenant: "local".into(), subject: "uid:7".into() };
+        Principal { owner, roles: roles.iter().copied().collect(), profiles: None }
+    }
+
+    #[test]
+    fn thousands_of_requests_hear_the_same_from_both() {
+        let profiles = profiles();
+        let grants = [
+            grant(json!(["shell", "python", "process"]), 10_000),
+            grant(json!([{"capability": "process", "tools": ["git"]}]), 10_000),
+            grant(json!([]), 10_000),
+            grant(json!(["shell"]), 5),
+        ];
+        let lacking = vec![Lacking::probe(|program| program != "bash"); profiles.ids().len()];
+        let (mut allowed, mut mended, mut hopeless) = (0, 0, 0);
+        let mut runner = proptest::test_runner::TestRunner::deterministic();
+        let strategy = (requests(), 0..grants.len(), any::<bool>(), prop::bool::weighted(0.9));
+        for _ in 0..4_000 {
+            let (request, which, lacks, user) =
+                proptest::strategy::Strategy::new_tree(&strategy, &mut runner).expect("a tree").current();
+            let facts = Facts {
+                profiles: &profiles,
+                lacking: if lacks { &lacking } else { &[] },
+                grant: Some(&grants[which]),
+                approval: None,
+                now_ms: 100,
+            };
+            let principal = caller(if user { &[Role::User] } else { &[Role::Admin] });
+            let verdict = explain(&principal, &request, &facts);
+            let judged = judge(&principal, &request, &facts);
+            assert_eq!(verdict.refusal, judged.as_ref().err().cloned(), "{request:?}");
+            assert_eq!(verdict.profile_hash.as_deref(), judged.as_ref().ok().map(|permit| permit.profile_hash()));
+            for other in &verdict.alternatives {
+                let request = ExecRequest { profile: other.clone(), ..request.clone() };
+                assert!(judge(&principal, &request, &facts).is_ok(), "{other} is no alternative for {request:?}");
+            }
+            match (&verdict.refusal, verdict.sufficient) {
+                (None, _) => allowed += 1,
+                (Some(_), true) => mended += 1,
+                (Some(refusal), false) => {
+                    hopeless += 1;
+                    let by_hand = matches!(refusal, Refusal::InvalidPath { .. } | Refusal::InvalidField { .. });
+                    assert!(by_hand || !verdict.changes.is_empty() || request.profile == "none", "{refusal:?}");
+                }
+            }
+        }
+        assert!(allowed > 100 && mended > 1000 && hopeless > 100, "{allowed} {mended} {hopeless}");
     }
 }

@@ -1,5 +1,6 @@
 //! A judged exec.
 
+use super::consent::digest;
 use crate::model::{Amounts, ExecId, GrantId, Kind, Limit, Limits, Meter, Owner, ProjectId};
 use crate::terms::{Safety, SideEffects};
 use std::collections::BTreeMap;
@@ -181,6 +182,12 @@ impl Permit {
         }
         self.metered.bytes_out = Some(reserved.get(Meter::BytesOut));
         self
+    }
+
+    /// SHA-256 over exactly what will run, as an approver would see it.
+    #[must_use]
+    pub fn digest(&self) -> String {
+        digest(&self.program, &self.owner, &self.profile_hash)
     }
 
     /// The directory of its artifacts, as callers know it.

@@ -3,7 +3,7 @@
 use super::compose::Origin;
 use super::grant::GrantDenial;
 use super::guard::{ConsentReason, Denial};
-use crate::model::{Capability, Meter, Role, Timestamp};
+use crate::model::{Capability, ConfirmationId, Meter, Role, Timestamp};
 use crate::terms::path::PathReason;
 use serde_json::Value;
 
@@ -100,6 +100,29 @@ pub enum Refusal {
         /// Why.
         reason: ConsentReason,
         /// What exactly has to be agreed to.
+        digest: String,
+    },
+    /// A person said no.
+    ConsentDenied {
+        /// To which confirmation.
+        confirmation: ConfirmationId,
+        /// Why.
+        reason: String,
+    },
+    /// Nobody answered in time.
+    ConsentTimedOut {
+        /// Which confirmation.
+        confirmation: ConfirmationId,
+        /// How long it waited.
+        waited_ms: u64,
+    },
+    /// No such confirmation for this caller.
+    NoSuchConfirmation,
+    /// Nobody agrees to its own request.
+    OwnConfirmation,
+    /// What waits is not what the approver has seen.
+    OtherDigest {
+        /// What waits.
         digest: String,
     },
     /// The grant's budget does not have that much.

@@ -6,8 +6,10 @@
 #![forbid(unsafe_code)]
 
 mod file;
+mod schema;
 
 pub use file::ProfileError;
+pub use schema::schema;
 
 use file::Draft;
 

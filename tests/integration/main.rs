@@ -9,9 +9,13 @@ mod harness;
 
 mod api;
 mod callers;
+mod classes;
 mod cli;
 mod confinement;
+mod consent;
 mod crash;
+mod grants;
+mod guard;
 mod lifecycle;
 mod profiles;
 mod programs;

@@ -5,6 +5,7 @@
 
 pub mod amount;
 mod answer;
+pub mod confirm;
 pub mod doctor;
 pub mod exec;
 pub mod explain;

@@ -23,6 +23,8 @@ enum What {
         /// Its id
         id: String,
     },
+    /// Print the JSON Schema of a profile file, for editors
+    Schema,
     /// Check a profile file without a daemon; exit code 1 if it is bad
     Check {
         /// The file; it may extend a shipped profile
@@ -37,6 +39,10 @@ impl Profile {
             What::Ls => list(context).await,
             What::Show { id } => show(context, &id).await,
             What::Check { file } => check(context, &file),
+            What::Schema => {
+                let text = serde_json::to_string_pretty(&crate::profile::schema()).expect("a schema is plain JSON");
+                context.out.line(&text).map(|()| 0)
+            }
         }
     }
 }

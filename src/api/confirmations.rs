@@ -1,0 +1,65 @@
+//! `/v1/confirmations`: what waits for a person, and the person's answer.
+
+use super::error::ApiError;
+use super::handlers::{Body, RequestId, State};
+use super::wire::{ApproveRequest, ConfirmationsAnswer, DenyRequest, EditRequest};
+use crate::model::{ConfirmationId, Principal};
+use crate::pipeline::{ConfirmationView, Edit, Failure};
+use crate::policy::Refusal;
+use axum::extract::{Path, State as AxumState};
+use axum::{Extension, Json};
+
+/// Longest reason of a denial.
+const REASON_MAX: usize = 512;
+
+fn refused(id: &RequestId) -> impl Fn(Refusal) -> ApiError + '_ {
+    |refusal| ApiError::from(refusal).of_request(&id.0)
+}
+
+pub(super) async fn list(
+    AxumState(state): AxumState<State>,
+    Extension(principal): Extension<Principal>,
+) -> Json<ConfirmationsAnswer> {
+    let views = state.pipeline.confirmations(&principal);
+    let items = views.iter().map(|view| serde_json::to_value(view).unwrap_or_default()).collect();
+    Json(ConfirmationsAnswer { items, next_cursor: None })
+}
+
+pub(super) async fn approve(
+    AxumState(state): AxumState<State>,
+    Extension(principal): Extension<Principal>,
+    Extension(id): Extension<RequestId>,
+    Path(confirmation): Path<String>,
+    Body(request): Body<ApproveRequest>,
+) -> Result<Json<ConfirmationView>, ApiError> {
+    let confirmation = ConfirmationId::from(confirmation);
+    state.pipeline.approve(&principal, &confirmation, &request.digest).map(Json).map_err(refused(&id))
+}
+
+pub(super) async fn deny(
+    AxumState(state): AxumState<State>,
+    Extension(principal): Extension<Principal>,
+    Extension(id): Extension<RequestId>,
+    Path(confirmation): Path<String>,
+    Body(request): Body<DenyRequest>,
+) -> Result<Json<ConfirmationView>, ApiError> {
+    if request.reason.len() > REASON_MAX || request.reason.chars().any(char::is_control) {
+        let problem = format!("has at most {REASON_MAX} bytes and no control characters");
+        return Err(ApiError::field("reason", problem).of_request(&id.0));
+    }
+    let confirmation = ConfirmationId::from(confirmation);
+    state.pipeline.deny(&principal, &confirmation, &request.reason).map(Json).map_err(refused(&id))
+}
+
+pub(super) async fn edit(
+    AxumState(state): AxumState<State>,
+    Extension(principal): Extension<Principal>,
+    Extension(id): Extension<RequestId>,
+    Path(confirmation): Path<String>,
+    Body(request): Body<EditRequest>,
+) -> Result<Json<ConfirmationView>, ApiError> {
+    let EditRequest { exec, policy_overrides, timeout_ms } = request;
+    let edit = Edit { exec, policy_overrides, timeout_ms };
+    let edited = state.pipeline.edit(&principal, &ConfirmationId::from(confirmation), edit).await;
+    edited.map(Json).map_err(|failure: Failure| ApiError::from(failure).of_request(&id.0))
+}
