@@ -37,7 +37,7 @@ lint: setup
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps
 
 bench: setup-test
-	$(if $(RUNNER),$(RUNNER_VAR)="$(RUNNER)") $(CARGO) bench --locked --bench exec
+	$(if $(RUNNER),$(RUNNER_VAR)="$(RUNNER)") $(CARGO) bench --locked --bench exec --bench policy
 
 SECONDS ?= 30
 fuzz: setup
