@@ -227,10 +227,10 @@ impl Terms {
         if let Some(shell) = call.program.shell(call.args).filter(|_| !self.allowances.has(Capability::Shell, "exec")) {
             return Err(Denial::ShellNeeded { shell: shell.to_owned() });
         }
-        if self.narrows_tools() {
-            if let Some((name, _)) = call.env.iter().find(|(name, value)| redirects_code(name, value)) {
-                return Err(Denial::Variable { name: name.clone() });
-            }
+        if self.narrows_tools()
+            && let Some((name, _)) = call.env.iter().find(|(name, value)| redirects_code(name, value))
+        {
+            return Err(Denial::Variable { name: name.clone() });
         }
         match self.templates.problem_with(&call.program, call.args) {
             None => Ok(()),
