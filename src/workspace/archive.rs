@@ -238,7 +238,7 @@ mod tests {
     fn what_can_not_be_read_is_not_left_out_in_silence() {
         as_nobody(|fixture| {
             fs::write(fixture.work("f"), "x").expect("a file");
-            fs::set_permissions(fixture.work("f"), PermissionsExt::from_mode(0)).expect("locked");
+            fs::set_permissions(fixture.work("f"), PermissionsExt::from_mode(0o0)).expect("locked");
             let archived = fixture.area().archive(".", BOUNDS, io::sink());
             assert!(matches!(archived, Err(WorkspaceError::Denied { path }) if path == "f"));
         });

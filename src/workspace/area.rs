@@ -199,7 +199,7 @@ mod tests {
             let area = fixture.area();
             fs::create_dir(fixture.work("locked")).expect("a directory");
             fs::write(fixture.work("locked/f"), "x").expect("a file");
-            fs::set_permissions(fixture.work("locked"), PermissionsExt::from_mode(0)).expect("locked");
+            fs::set_permissions(fixture.work("locked"), PermissionsExt::from_mode(0o0)).expect("locked");
             assert!(matches!(area.stat("locked/f"), Err(WorkspaceError::Denied { path }) if path == "locked/f"));
             assert!(matches!(area.make_directory("locked/d", Parents::Make), Err(WorkspaceError::Denied { .. })));
             assert_eq!(area.stat("locked").expect("itself").mode, 0);

@@ -207,7 +207,7 @@ mod tests {
     fn an_area_that_a_program_locked_is_opened_up_again() {
         as_nobody(|fixture| {
             let path = fixture.work("");
-            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0)).expect("the owner may");
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o0)).expect("the owner may");
             assert_eq!(std::fs::read_dir(&path).err().and_then(|error| error.raw_os_error()), Some(libc::EACCES));
             fixture.area();
             assert_eq!(std::fs::metadata(&path).expect("the area").permissions().mode() & 0o777, 0o700);

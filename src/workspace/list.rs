@@ -296,7 +296,7 @@ mod tests {
         as_nobody(|fixture| {
             let area = fixture.area();
             fs::create_dir_all(fixture.work("d/e")).expect("directories");
-            fs::set_permissions(fixture.work("d"), PermissionsExt::from_mode(0)).expect("locked");
+            fs::set_permissions(fixture.work("d"), PermissionsExt::from_mode(0o0)).expect("locked");
             assert_eq!(pages(&area, Listing { levels: 9, ..ALL }), ["d"]);
             assert!(matches!(area.list(Listing { path: "d", ..ALL }), Err(WorkspaceError::Denied { .. })));
         });

@@ -218,7 +218,7 @@ mod tests {
     fn a_file_that_its_owner_may_not_read_is_a_clear_no() {
         as_nobody(|fixture| {
             fs::write(fixture.work("f"), "x").expect("a file");
-            fs::set_permissions(fixture.work("f"), PermissionsExt::from_mode(0)).expect("locked");
+            fs::set_permissions(fixture.work("f"), PermissionsExt::from_mode(0o0)).expect("locked");
             assert!(matches!(fixture.area().read("f", 0, 1), Err(WorkspaceError::Denied { .. })));
         });
     }

@@ -362,8 +362,8 @@ mod tests {
         as_nobody(|fixture| {
             std::fs::create_dir_all(fixture.work("a/b")).expect("directories");
             std::fs::write(fixture.work("a/b/f"), "x").expect("a file");
-            std::fs::set_permissions(fixture.work("a/b"), PermissionsExt::from_mode(0)).expect("locked");
-            std::fs::set_permissions(fixture.work("a"), PermissionsExt::from_mode(0)).expect("locked");
+            std::fs::set_permissions(fixture.work("a/b"), PermissionsExt::from_mode(0o0)).expect("locked");
+            std::fs::set_permissions(fixture.work("a"), PermissionsExt::from_mode(0o0)).expect("locked");
             fixture.store.remove(&principal("a"), &project()).expect("removed");
             assert_eq!(std::fs::read_dir(fixture.path("..")).map(Iterator::count).ok(), None, "the project is gone");
             fixture.store.claim(&principal("b"), &project()).expect("the name is free again");
@@ -386,7 +386,7 @@ mod tests {
     #[test]
     fn a_locked_work_area_does_not_keep_the_next_exec_from_starting() {
         as_nobody(|fixture| {
-            std::fs::set_permissions(fixture.work(""), PermissionsExt::from_mode(0)).expect("locked");
+            std::fs::set_permissions(fixture.work(""), PermissionsExt::from_mode(0o0)).expect("locked");
             let exec = ExecId::generate();
             fixture.store.lay(&exec, &principal("a"), Some(&project()), "", nothing()).expect("laid down");
             assert_eq!(std::fs::metadata(fixture.work("")).expect("work").permissions().mode() & 0o700, 0o700);

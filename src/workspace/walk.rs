@@ -195,7 +195,7 @@ mod tests {
     fn a_locked_directory_is_said_to_be_shut() {
         as_nobody(|fixture| {
             fs::create_dir_all(fixture.work("d/e")).expect("directories");
-            fs::set_permissions(fixture.work("d"), PermissionsExt::from_mode(0)).expect("locked");
+            fs::set_permissions(fixture.work("d"), PermissionsExt::from_mode(0o0)).expect("locked");
             assert_eq!(paths(fixture, 100), (vec!["d".to_owned(), "d shut: EACCES".to_owned()], true));
         });
     }
