@@ -66,23 +66,24 @@ pub(super) fn make_own(parent: impl AsFd, name: &str, mode: u32) -> Result<Owned
     }
 }
 
-/// Makes a directory if it is not there and opens it; durable when it returns.
+/// Makes a directory if it is not there and opens it.
 pub(super) fn make_directory(parent: impl AsFd, name: &str, mode: u32) -> Result<OwnedFd, Errno> {
     match mkdirat(&parent, name, Mode::from_bits_truncate(mode)) {
-        Ok(()) => {
-            sync_directory(&parent)?;
-            open_directory(&parent, name)
-        }
-        Err(Errno::EEXIST) => open_directory(&parent, name),
+        Ok(()) | Err(Errno::EEXIST) => open_directory(&parent, name),
         Err(errno) => Err(errno),
     }
 }
 
-/// Opens the directory at `path`, making what is missing on the way.
+/// Opens the directory at `path`, making what is missing on the way; what was made is durable.
 pub(super) fn make_directories(top: impl AsFd, path: &str) -> Result<OwnedFd, Errno> {
     let mut directory = open_directory(&top, ".")?;
     for name in path.split('/').filter(|name| !matches!(*name, "" | ".")) {
-        directory = make_directory(&directory, single(name)?, 0o755)?;
+        match mkdirat(&directory, single(name)?, Mode::from_bits_truncate(0o755)) {
+            Ok(()) => sync_directory(&directory)?,
+            Err(Errno::EEXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+        directory = open_directory(&directory, name)?;
     }
     Ok(directory)
 }

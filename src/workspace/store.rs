@@ -185,7 +185,10 @@ impl Store {
                 return Err(host("claim the project")(errno));
             }
         }
-        check_owner(root, owner)
+        let root = check_owner(root, owner)?;
+        // Now, while there is space: a later reader must not need any.
+        make_own(&root, STAGING, 0o700).map_err(host("make the staging directory"))?;
+        Ok(root)
     }
 
     /// The project's directory, if it is there and `owner`'s.

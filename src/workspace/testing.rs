@@ -2,6 +2,8 @@
 
 use super::{AreaDir, AreaKind, Store};
 use crate::model::{Owner, ProjectId};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{Gid, Uid, chown, setfsgid, setfsuid};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -71,6 +73,25 @@ pub(super) fn as_nobody(test: impl FnOnce(&Fixture) + Send) {
                 setfsgid(Gid::from_raw(NOBODY));
                 setfsuid(Uid::from_raw(NOBODY)); // takes the rights of root over files away, too
             }
+            test(&Fixture::within(directory.path()));
+        });
+        if let Err(panic) = run.join() {
+            std::panic::resume_unwind(panic);
+        }
+    });
+}
+
+/// Runs a test on a disk of `bytes`, in a mount namespace of its thread's own: it is gone with the thread.
+pub(super) fn on_a_small_disk(bytes: u64, test: impl FnOnce(&Fixture) + Send) {
+    let directory = tempfile::tempdir().expect("a directory");
+    std::thread::scope(|scope| {
+        let run = scope.spawn(|| {
+            unshare(CloneFlags::CLONE_NEWNS).expect("missing: root, to mount a small disk");
+            let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+            mount(None::<&str>, "/", None::<&str>, private, None::<&str>).expect("nothing leaves the namespace");
+            let options = format!("size={bytes}");
+            let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+            mount(Some("small"), directory.path(), Some("tmpfs"), flags, Some(options.as_str())).expect("a small disk");
             test(&Fixture::within(directory.path()));
         });
         if let Err(panic) = run.join() {

@@ -246,7 +246,8 @@ impl AreaDir {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Fixture, as_nobody};
+    use super::super::Contents;
+    use super::super::testing::{Fixture, as_nobody, on_a_small_disk};
     use super::*;
     use std::fs;
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -370,11 +371,20 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_said_as_such() {
-        // A tmpfs of its own size would need a mount; a full device answers the same.
-        let full = File::options().write(true).open("/dev/full").expect("/dev/full");
-        let error = (&full).write_all(b"x").expect_err("it is full");
-        assert!(matches!(host("write")(errno_of(&error)), WorkspaceError::NoSpace));
+    fn a_full_disk_is_said_as_such_and_leaves_nothing() {
+        on_a_small_disk(256 << 10, |fixture| {
+            let area = fixture.area();
+            let large = vec![1; 512 << 10];
+            area.write("kept", b"old", MAKE).expect("there is space");
+            assert!(matches!(area.write("kept", &large, MAKE), Err(WorkspaceError::NoSpace)));
+            assert!(matches!(area.write("new", &large, MAKE), Err(WorkspaceError::NoSpace)));
+            assert_eq!(fs::read(fixture.work("kept")).expect("the file"), b"old", "not half of the new one");
+            assert!(!fixture.work("new").exists());
+            assert_eq!(fixture.staged(), 0);
+            assert!(matches!(area.append("kept", &large, MAKE), Err(WorkspaceError::NoSpace)));
+            area.remove("kept", Contents::Refuse).expect("removing needs no space");
+            area.write("kept", b"again", MAKE).expect("there is space again");
+        });
     }
 
     #[test]
