@@ -130,6 +130,10 @@ impl ApiError {
         Self::new(StatusCode::FORBIDDEN, "boundary", Class::CapabilityBlocked, message).details(json!({"field": field}))
     }
 
+    fn of_file(status: StatusCode, code: &'static str, class: Class, error: &WorkspaceError, path: &str) -> Self {
+        Self::new(status, code, class, error.to_string()).details(json!({"path": path}))
+    }
+
     fn layer_missing(layer: Layer, what: impl std::fmt::Display) -> Self {
         let (name, cure) = (layer.name(), Kernel::cure(layer));
         let message = format!("layer {name} can't be had in full: {what}; nothing was started. Cure: {cure}");
@@ -326,6 +330,41 @@ impl From<WorkspaceError> for ApiError {
             WorkspaceError::NotYours => Refusal::NoSuchProject.into(),
             WorkspaceError::Missing(field) => Refusal::NoSuchDirectory { field: field.to_owned() }.into(),
             WorkspaceError::Boundary(field) => Self::boundary(field),
+            WorkspaceError::NoSuchFile { ref path } => {
+                Self::of_file(StatusCode::NOT_FOUND, "no_such_file", Class::Schema, &error, path)
+            }
+            WorkspaceError::Exists { ref path } => {
+                Self::of_file(StatusCode::CONFLICT, "exists", Class::Schema, &error, path)
+            }
+            WorkspaceError::NotEmpty { ref path } => {
+                Self::of_file(StatusCode::CONFLICT, "not_empty", Class::Schema, &error, path)
+            }
+            WorkspaceError::NotADirectory { ref path } => {
+                Self::of_file(StatusCode::CONFLICT, "not_a_directory", Class::Schema, &error, path)
+            }
+            WorkspaceError::IsADirectory { ref path } => {
+                Self::of_file(StatusCode::CONFLICT, "is_a_directory", Class::Schema, &error, path)
+            }
+            WorkspaceError::NotARegularFile { ref path } => {
+                Self::of_file(StatusCode::FORBIDDEN, "not_a_regular_file", Class::CapabilityBlocked, &error, path)
+            }
+            WorkspaceError::Denied { ref path } => {
+                Self::of_file(StatusCode::FORBIDDEN, "locked", Class::CapabilityBlocked, &error, path)
+            }
+            WorkspaceError::Busy { ref path } | WorkspaceError::Shrank { ref path } => {
+                Self::of_file(StatusCode::CONFLICT, "busy", Class::CapabilityBlocked, &error, path).retryable()
+            }
+            WorkspaceError::IntoItself => Self::invalid_path("to", "into_itself", error.to_string()),
+            WorkspaceError::Mismatch { what } => Self::field(what, &error),
+            WorkspaceError::BadCursor => Self::field("cursor", &error),
+            WorkspaceError::TooLarge { what, limit } => {
+                Self::new(StatusCode::FORBIDDEN, "too_large", Class::CapabilityBlocked, error.to_string())
+                    .details(json!({"what": what, "limit": limit}))
+            }
+            WorkspaceError::NoSpace => {
+                let message = "the disk or the quota of the workspace is full; remove files and try again";
+                Self::new(StatusCode::INSUFFICIENT_STORAGE, "no_space", Class::BudgetExceeded, message)
+            }
             WorkspaceError::Host { what, source } => {
                 tracing::error!(what, %source, "the workspace failed");
                 Self::execution_failed()

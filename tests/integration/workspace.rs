@@ -51,6 +51,16 @@ fn modes_that_lock_everybody_out_keep_their_owner() {
     assert_eq!(output_of(&daemon, &in_project("cat private; chmod 700 locked; cat locked/sub/f")), "x\ny\n");
 }
 
+/// The front opens it up again: as the owner, by name and through no link.
+#[test]
+fn a_program_that_locks_its_work_area_does_not_keep_the_next_one_out() {
+    let daemon = Daemon::start();
+    output_of(&daemon, &in_project("echo kept > a; chmod 0 /workspace/work"));
+    let work = project_directory(&daemon, "p1").join("work");
+    assert_eq!(fs::metadata(&work).unwrap().mode() & 0o777, 0);
+    assert_eq!(output_of(&daemon, &in_project("cat a")), "kept\n");
+}
+
 /// The front has no rights of its own over what a program locked; that is the caller's mistake, not a fault of the daemon.
 #[test]
 fn a_cwd_below_a_locked_directory_is_the_callers_mistake() {
