@@ -7,6 +7,7 @@
 mod judge;
 pub mod path;
 mod refusal;
+pub mod risk;
 
 pub use judge::{InputFile, Permit, judge};
 pub use refusal::Refusal;
