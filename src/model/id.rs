@@ -29,8 +29,7 @@ impl ExecId {
     /// A new id: 48 bits of milliseconds, then 80 random bits, so that ids can't be guessed.
     #[must_use]
     pub fn generate() -> Self {
-        let millis = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis());
-        Self(format!("ex_{}", digits((millis << 80) | (random_u128() >> 48))))
+        Self(format!("ex_{}", fresh_digits()))
     }
 
     /// The id as text.
@@ -71,6 +70,45 @@ impl std::str::FromStr for ProjectId {
     }
 }
 
+macro_rules! ids {
+    ($($(#[$doc:meta])* $id:ident = $prefix:literal;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $id(String);
+
+        impl $id {
+            /// A new id that can't be guessed and sorts by time of creation.
+            #[must_use]
+            pub fn generate() -> Self {
+                Self(format!("{}{}", $prefix, fresh_digits()))
+            }
+
+            /// The id as text.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        /// Any text is taken: an id that nobody made is simply not found.
+        impl From<&str> for $id {
+            fn from(text: &str) -> Self { Self(text.to_owned()) }
+        }
+        impl From<String> for $id {
+            fn from(text: String) -> Self { Self(text) }
+        }
+    )*};
+}
+
+ids! {
+    /// Id of a token: `tk_` and 26 digits. Not a secret.
+    TokenId = "tk_";
+    /// Id of a grant: `gr_` and 26 digits.
+    GrantId = "gr_";
+    /// Id of a sandbox: `sb_` and 26 digits.
+    SandboxId = "sb_";
+}
+
 macro_rules! show_as_text {
     ($($id:ty),*) => {$(
         impl fmt::Display for $id {
@@ -84,7 +122,13 @@ macro_rules! show_as_text {
         }
     )*};
 }
-show_as_text!(ExecId, ProjectId);
+show_as_text!(ExecId, ProjectId, TokenId, GrantId, SandboxId);
+
+/// 48 bits of milliseconds, then 80 random bits.
+fn fresh_digits() -> String {
+    let millis = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis());
+    digits((millis << 80) | (random_u128() >> 48))
+}
 
 fn digits(mut value: u128) -> String {
     let mut text = [b'0'; DIGITS];
@@ -113,6 +157,14 @@ mod tests {
         assert_ne!(a, b);
         assert_eq!(a.as_str().len(), 3 + DIGITS);
         assert_eq!(a.as_str().parse::<ExecId>(), Ok(a.clone()));
+    }
+
+    #[test]
+    fn ids_carry_their_kind() {
+        assert!(TokenId::generate().as_str().starts_with("tk_"));
+        assert!(SandboxId::generate().as_str().starts_with("sb_"));
+        let id = GrantId::generate();
+        assert!(id.as_str().starts_with("gr_") && id.as_str().len() == 29, "{id}");
     }
 
     #[test]

@@ -16,7 +16,7 @@ mod sandbox;
 
 pub use capability::{Capability, CapabilityError, CapabilitySet};
 pub use enforcement::{CgroupMode, CgroupReport, Enforcement, Hold, LandlockReport, Layer, SeccompReport};
-pub use id::{ExecId, IdError, ProjectId};
+pub use id::{ExecId, GrantId, IdError, ProjectId, SandboxId, TokenId};
 pub use limits::{Limit, LimitError, Limits};
 pub use object::Object;
 pub use outcome::{Ending, LimitHit, Outcome, Output, Usage};
