@@ -24,7 +24,7 @@
 //! | [`terms`] | the words of a policy: allowances, lists, templates, and the strictest of two. Pure |
 //! | [`profile`] | `profiles/*.toml` → checked profiles |
 //! | [`policy`] | decides: request → permit or refusal. Pure |
-//! | [`ledger`] | tokens, grants, budgets: one SQLite file, one writer |
+//! | [`ledger`] | tokens, grants, budgets, sandboxes, execs, idempotency keys: one SQLite file, one writer |
 //! | [`workspace`] | files of projects and execs, descriptor-relative |
 //! | [`isolation`] | the walls; warden and init; the only home of `unsafe` |
 //! | [`executor`] | runs a permit: warden's client, pumps, outcome |

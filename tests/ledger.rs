@@ -4,8 +4,12 @@
 //! The children are this binary again, told by [`CHILD`] which directory to work in.
 
 use proptest::prelude::*;
-use sandboxd::ledger::{Ledger, LedgerError, NewGrant, NewToken, Reservation};
-use sandboxd::model::{Amounts, Budget, GrantId, Meter};
+use sandboxd::ledger::{
+    Claimed, ExecEnded, ExecStarted, ExecStatus, IdempotencyKey, Ledger, LedgerError, NewGrant, NewSandbox, NewToken,
+    Reservation,
+};
+use sandboxd::model::{Amounts, Budget, Ending, ExecId, GrantId, Kind, Meter, Owner, SandboxId, Usage};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -155,6 +159,207 @@ fn twenty_kills_never_forget_a_reservation_nor_overspend() {
     println!("{KILLS} kills: granted {granted:?}, settled {settled:?}, lost with their daemon {lost}");
     assert!(granted[0] + TASKS * KILLS >= TIGHT, "the tight grant was not used up: {granted:?}");
     assert!(lost > 0, "no kill left a reservation open");
+}
+
+fn me() -> Owner {
+    Owner { tenant: "acme".to_owned(), subject: "uid:7".to_owned() }
+}
+
+fn exec_starting() -> ExecStarted {
+    ExecStarted {
+        exec_id: ExecId::generate(),
+        owner: me(),
+        sandbox_id: None,
+        project_id: None,
+        task_ref: None,
+        skill_id: None,
+        grant_id: None,
+        profile: "python-default".to_owned(),
+        kind: Kind::Shell,
+        command: "bash".to_owned(),
+        args: Vec::new(),
+        cwd: None,
+        env_keys: Vec::new(),
+        policy: "{}".to_owned(),
+        queued_at_ms: 1,
+        started_at_ms: Some(2),
+        artifacts_path: None,
+        evidence_begin: None,
+    }
+}
+
+fn exec_ending(exec_id: ExecId) -> ExecEnded {
+    ExecEnded {
+        exec_id,
+        ending: Ending::Ok,
+        exit_code: Some(0),
+        signal: None,
+        error_reason: None,
+        started_at_ms: None,
+        ended_at_ms: 9,
+        stdout_truncated: false,
+        stderr_truncated: false,
+        usage: Usage::default(),
+        evidence_end: None,
+    }
+}
+
+fn key(key: &str) -> IdempotencyKey {
+    IdempotencyKey { owner: me(), route: "POST /v1/execs".to_owned(), key: key.to_owned() }
+}
+
+/// As a child: execs, keys and sandboxes by turns until it is killed; says each thing after it was answered, and
+/// `deleting` before. Every other exec is never ended and every other key never answered.
+#[test]
+fn child_that_keeps_books_until_it_is_killed() {
+    let Some(directory) = std::env::var_os(CHILD) else { return };
+    runtime().block_on(async {
+        let ledger = Ledger::open(Path::new(&directory)).expect("the ledger");
+        ledger.close_open_execs(5).await.expect("closed");
+        let mut tasks = tokio::task::JoinSet::new();
+        for task in 0..TASKS {
+            let ledger = ledger.clone();
+            tasks.spawn(async move {
+                for turn in task.. {
+                    let even = turn % 2 == 0;
+                    let exec = exec_starting();
+                    let id = exec.exec_id.clone();
+                    if even {
+                        ledger.post_started(exec).expect("it fits");
+                        ledger.exec_ended(exec_ending(id.clone())).await.expect("ended");
+                        say(format!("ended {id}\n"));
+                    } else {
+                        ledger.exec_started(exec).await.expect("started");
+                        say(format!("started {id}\n"));
+                    }
+                    let Ok(Claimed::Fresh(claim)) = ledger.claim(key(id.as_str()), [7; 32], 1).await else {
+                        panic!("a new key is fresh");
+                    };
+                    if even {
+                        claim.complete(200, id.as_str().into()).await.expect("kept");
+                        say(format!("kept {id}\n"));
+                    } else {
+                        std::mem::forget(claim); // a request that is still worked on when the kill comes
+                        say(format!("claimed {id}\n"));
+                    }
+                    let new = NewSandbox {
+                        owner: me(),
+                        profile: "shell".to_owned(),
+                        project_id: "p1".parse().expect("an id"),
+                        labels: BTreeMap::new(),
+                        expires_at_ms: 1000,
+                        idle_ms: None,
+                    };
+                    let id = ledger.create_sandbox(new, 1).await.expect("a sandbox").id;
+                    say(format!("made {id}\n"));
+                    if even {
+                        say(format!("deleting {id}\n"));
+                        ledger.delete_sandbox(&me(), &id, 2).await.expect("deleted");
+                        say(format!("deleted {id}\n"));
+                    }
+                }
+            });
+        }
+        tasks.join_all().await;
+    });
+}
+
+#[test]
+fn ten_kills_lose_no_exec_no_answer_and_no_sandbox() {
+    const KILLS: u64 = 10;
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let runtime = runtime();
+    let mut told: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let (mut lost, mut freed) = (0, 0);
+    for kill in 0..KILLS {
+        let mut child = child("child_that_keeps_books_until_it_is_killed", directory.path());
+        let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines().map_while(Result::ok);
+        let mut killer = None;
+        let pid = rustix::process::Pid::from_child(&child);
+        let moment = Duration::from_micros((kill * 7919 + u64::from(std::process::id()) * 104_729) % 40_000);
+        for line in lines.by_ref() {
+            let Some((word, id)) = line.split_once(' ').filter(|(_, id)| id.len() == 29) else { continue };
+            told.entry(word.to_owned()).or_default().insert(id.to_owned());
+            killer.get_or_insert_with(|| {
+                std::thread::spawn(move || {
+                    std::thread::sleep(moment);
+                    rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("our own child");
+                })
+            });
+        }
+        killer.expect("the child did something").join().expect("no panic");
+        let ended = child.wait().expect("our own child");
+        assert!(ended.code().is_none(), "the child ended by itself: {ended}");
+
+        runtime.block_on(async {
+            let ledger = Ledger::open(directory.path()).expect("the ledger is sound after a kill");
+            let all = |word: &str| told.get(word).cloned().unwrap_or_default();
+            let open: BTreeSet<String> =
+                ledger.close_open_execs(50).await.expect("a list").iter().map(ToString::to_string).collect();
+            lost += open.len();
+            assert!(open.is_disjoint(&all("ended")), "an end that was told is forgotten");
+            for id in all("ended").union(&all("started")) {
+                let status = ledger.get_exec(&me(), &id.parse().expect("an id")).await.expect("a told exec").status;
+                let lost = ExecStatus::Ended(Ending::Lost);
+                assert_eq!(status, if all("ended").contains(id) { ExecStatus::Ended(Ending::Ok) } else { lost });
+            }
+            for id in all("kept") {
+                let replay = ledger.claim(key(&id), [7; 32], 2).await;
+                assert!(
+                    matches!(&replay, Ok(Claimed::Replay { status: 200, body: Some(body) }) if body == id.as_bytes()),
+                    "{replay:?}"
+                );
+            }
+            for id in all("claimed") {
+                let fresh = ledger.claim(key(&id), [8; 32], 2).await;
+                assert!(matches!(fresh, Ok(Claimed::Fresh(_))), "a dead daemon's claim is free: {fresh:?}");
+                freed += 1;
+            }
+            let live: BTreeSet<String> =
+                ledger.live_sandboxes().await.expect("a list").iter().map(|row| row.id.to_string()).collect();
+            assert!(live.is_disjoint(&all("deleted")), "a sandbox that was told to be deleted is back");
+            let kept: BTreeSet<String> = all("made").difference(&all("deleting")).cloned().collect();
+            assert!(live.is_superset(&kept), "a sandbox that was told to be made is gone");
+            for id in kept {
+                ledger.get_sandbox(&me(), &SandboxId::from(id)).await.expect("a told sandbox");
+            }
+            ledger.close().await;
+        });
+    }
+    let counts: Vec<_> = told.iter().map(|(word, ids)| (word.as_str(), ids.len())).collect();
+    println!("{KILLS} kills: {counts:?}, lost {lost}, claims freed {freed}");
+    assert!(lost > 0 && freed > 0, "no kill left anything open");
+}
+
+/// Prints what writing an exec down costs: to who waits, and to who does not.
+#[test]
+fn an_exec_costs_little_to_write_down() {
+    const TURNS: usize = 1000;
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    runtime().block_on(async {
+        let ledger = Ledger::open(directory.path()).expect("a new ledger");
+        let (mut waited, mut posted) = (Vec::with_capacity(TURNS), Vec::with_capacity(TURNS));
+        for _ in 0..TURNS {
+            let (first, second) = (exec_starting(), exec_starting());
+            let (first_end, second_end) = (exec_ending(first.exec_id.clone()), exec_ending(second.exec_id.clone()));
+            let begun = Instant::now();
+            ledger.exec_started(first).await.expect("written");
+            ledger.exec_ended(first_end).await.expect("written");
+            waited.push(begun.elapsed());
+            let begun = Instant::now();
+            ledger.post_started(second).expect("it fits");
+            ledger.post_ended(second_end);
+            posted.push(begun.elapsed());
+        }
+        for times in [&mut waited, &mut posted] {
+            times.sort();
+        }
+        let p = |times: &[Duration]| (times[TURNS / 2], times[TURNS * 95 / 100]);
+        println!("an exec's two rows: waited for p50, p95 {:?}; posted {:?}", p(&waited), p(&posted));
+        let open = ledger.close_open_execs(1).await.expect("a list");
+        assert_eq!(open, [], "all that was posted was written");
+        assert!(p(&posted).0 < Duration::from_millis(5), "{posted:?}");
+    });
 }
 
 /// As a child: says how opening went.

@@ -19,7 +19,8 @@ const STATEMENTS: usize = 64;
 const MODE: u32 = 0o600;
 
 /// Schema changes in order; the version of a file is how many of them it has. Never edit one, append.
-const MIGRATIONS: &[&str] = &["
+const MIGRATIONS: &[&str] = &[
+    "
     CREATE TABLE tokens (
         seq INTEGER PRIMARY KEY,
         id TEXT NOT NULL UNIQUE,
@@ -66,7 +67,77 @@ const MIGRATIONS: &[&str] = &["
         cpu_ms INTEGER NOT NULL, gpu_ms INTEGER NOT NULL, file_count INTEGER NOT NULL,
         created_at_ms INTEGER NOT NULL
     ) STRICT;
-"];
+",
+    "
+    CREATE TABLE sandboxes (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT, -- the order of lists
+        id TEXT NOT NULL UNIQUE,
+        tenant TEXT NOT NULL,
+        subject TEXT NOT NULL,
+        profile TEXT NOT NULL,
+        project_id TEXT NOT NULL,
+        labels TEXT NOT NULL,    -- JSON object of texts
+        created_at_ms INTEGER NOT NULL,
+        expires_at_ms INTEGER NOT NULL,
+        idle_ms INTEGER,         -- NULL = however long
+        last_used_ms INTEGER NOT NULL,
+        deleted_at_ms INTEGER
+    ) STRICT;
+    CREATE INDEX sandboxes_by_owner ON sandboxes (tenant, subject, seq);
+    CREATE INDEX sandboxes_live ON sandboxes (expires_at_ms) WHERE deleted_at_ms IS NULL;
+    CREATE TABLE execs (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT, -- the order of lists
+        exec_id TEXT NOT NULL UNIQUE,
+        tenant TEXT NOT NULL,
+        subject TEXT NOT NULL,
+        sandbox_id TEXT,
+        project_id TEXT,
+        task_ref TEXT,
+        skill_id TEXT,
+        grant_id TEXT,
+        profile TEXT NOT NULL,
+        kind TEXT NOT NULL,
+        command TEXT NOT NULL,
+        args TEXT NOT NULL,      -- JSON list, cut
+        cwd TEXT,
+        env_keys TEXT NOT NULL,  -- JSON list; values are not kept
+        policy TEXT NOT NULL,    -- JSON
+        status TEXT NOT NULL,
+        exit_code INTEGER,
+        signal TEXT,
+        error_reason TEXT,
+        queued_at_ms INTEGER NOT NULL,
+        started_at_ms INTEGER,
+        ended_at_ms INTEGER,
+        duration_ms INTEGER,
+        artifacts_path TEXT,
+        stdout_truncated INTEGER NOT NULL DEFAULT 0,
+        stderr_truncated INTEGER NOT NULL DEFAULT 0,
+        usage TEXT,              -- JSON
+        evidence_begin TEXT,
+        evidence_end TEXT
+    ) STRICT;
+    CREATE INDEX execs_by_owner ON execs (tenant, subject, seq);
+    CREATE INDEX execs_by_task ON execs (tenant, subject, task_ref, seq) WHERE task_ref IS NOT NULL;
+    CREATE INDEX execs_by_sandbox ON execs (sandbox_id, seq) WHERE sandbox_id IS NOT NULL;
+    CREATE INDEX execs_open ON execs (seq) WHERE ended_at_ms IS NULL;
+    CREATE TABLE idempotency (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT, -- never used twice, so that a stale claim hits nothing
+        tenant TEXT NOT NULL,
+        subject TEXT NOT NULL,
+        route TEXT NOT NULL,     -- method and path
+        key TEXT NOT NULL,
+        digest BLOB NOT NULL CHECK (length(digest) = 32), -- SHA-256 of the body that was sent
+        expires_at_ms INTEGER NOT NULL,
+        status INTEGER,          -- NULL = in flight
+        body BLOB,               -- NULL = in flight, or not kept
+        UNIQUE (tenant, subject, route, key)
+    ) STRICT;
+    CREATE INDEX idempotency_by_owner ON idempotency (tenant, subject, seq);
+    CREATE INDEX idempotency_by_end ON idempotency (expires_at_ms) WHERE status IS NOT NULL;
+    CREATE INDEX idempotency_in_flight ON idempotency (tenant, subject) WHERE status IS NULL;
+",
+];
 
 /// Opens the ledger below `state_dir`, or makes it; checked, migrated, locked against every other process.
 pub(super) fn open(state_dir: &Path) -> Result<(Connection, PathBuf), LedgerError> {
@@ -281,6 +352,28 @@ mod tests {
         assert!(matches!(Ledger::open(directory.path()), Err(LedgerError::Newer { found: 99, .. })));
         change("DELETE FROM schema_version WHERE version = 99; PRAGMA application_id = 7");
         assert!(matches!(Ledger::open(directory.path()), Err(LedgerError::Foreign { found: 7, .. })));
+    }
+
+    #[test]
+    fn a_ledger_of_the_first_schema_keeps_what_it_has() {
+        let directory = new_and_closed();
+        let first = Connection::open(file_of(&directory)).expect("ours");
+        first
+            .execute_batch(
+                "DROP TABLE sandboxes; DROP TABLE execs; DROP TABLE idempotency;
+                 DELETE FROM schema_version WHERE version > 1;
+                 INSERT INTO tokens (id, hash, name, tenant, subject, roles, created_at_ms)
+                 VALUES ('tk_1', zeroblob(32), 'n', 't', 's', '[]', 1)",
+            )
+            .expect("as it was");
+        first.close().expect("closed");
+        let (connection, _) = open(directory.path()).expect("brought up to date");
+        let count = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, i64>(0)).expect("a count");
+        assert_eq!(count("SELECT max(version) FROM schema_version"), 2);
+        assert_eq!(count("SELECT count(*) FROM tokens"), 1);
+        for table in ["sandboxes", "execs", "idempotency"] {
+            assert_eq!(count(&format!("SELECT count(*) FROM {table}")), 0);
+        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The ledger: tokens, grants and budgets, in one SQLite file that one thread owns.
+//! The ledger: tokens, grants, budgets, sandboxes, execs and idempotency keys, in one SQLite file that one thread owns.
 //!
 //! ```text
 //! async callers ── Ledger (cheap clone) ──▶ channel ──▶ thread "ledger" ──▶ <state_dir>/ledger.db (+ -wal)
@@ -16,22 +16,33 @@
 //! **Who may open it.** One process: SQLite's lock is held for as long as it is open, so reservations found open at start
 //! belong to a dead daemon. They are settled as fully used, in every meter, and listed in [`Ledger::recovered`].
 //!
-//! **What it does not know.** Clocks (time comes in), what a capability means (an opaque text), roles, HTTP. Rows are
-//! never deleted: a `decision_key_fingerprint` is single use for ever because its grant stays.
+//! **Whose rows.** Sandboxes, execs and keys are asked for by their owner: another's row is as unknown as none.
+//!
+//! **What it does not know.** Clocks (time comes in), what a capability means (an opaque text), roles, HTTP. Tokens and
+//! grants are never deleted: a `decision_key_fingerprint` is single use for ever because its grant stays. Sandboxes, execs
+//! and keys go when they are old.
 #![forbid(unsafe_code)]
 
 mod budgets;
 mod db;
+mod execs;
 mod grants;
+mod idempotency;
+mod page;
+mod sandboxes;
 mod tokens;
 mod writer;
 
 pub use budgets::{LostReservation, Reservation};
+pub use execs::{ExecEnded, ExecFilter, ExecPage, ExecRow, ExecStarted, ExecStatus};
 pub use grants::{GrantFilter, GrantPage, GrantRow, LONGEST_PAGE, NewGrant, Revocation};
+pub use idempotency::{Claim, Claimed, IdempotencyKey};
+pub use sandboxes::{NewSandbox, SandboxFilter, SandboxPage, SandboxRow};
 pub use tokens::{NewToken, TokenRow, TokenSecret};
 
-use crate::model::{GrantId, Meter, TokenId};
+use crate::model::{GrantId, Meter, SandboxId, TokenId};
 
+use crate::model::ExecId;
 use rusqlite::Connection;
 use std::fmt;
 use std::io;
@@ -45,8 +56,8 @@ pub const FILE_NAME: &str = "ledger.db";
 /// Revocations that a slow listener may fall behind by before it has to look into the ledger again.
 const REVOCATIONS_KEPT: usize = 1024;
 
-/// What can go wrong. `NotFound`, `Revoked`, `Expired`, `Exceeded` and `FingerprintUsed` are the ledger's "no"; the
-/// others are faults of the host.
+/// What can go wrong. `*NotFound`, `Revoked`, `Expired`, `Exceeded`, `FingerprintUsed` and `TooManyClaims` are the
+/// ledger's "no", `TooLong`, `EmptyKey` and `AmountTooLarge` the caller's mistake; the others are faults of the host.
 #[derive(Debug, thiserror::Error)]
 pub enum LedgerError {
     /// The file could not be made.
@@ -190,6 +201,28 @@ pub enum LedgerError {
     /// The reservation was settled before.
     #[error("there is no such open reservation")]
     NotReserved,
+    /// No such sandbox of this owner, or it was deleted or has ended.
+    #[error("there is no sandbox {0}")]
+    SandboxNotFound(SandboxId),
+    /// No such exec of this owner.
+    #[error("there is no exec {0}")]
+    ExecNotFound(ExecId),
+    /// A field is longer than its column takes.
+    #[error("{field} has {given} bytes or entries; the most is {most}")]
+    TooLong {
+        /// Which field.
+        field: &'static str,
+        /// What was given.
+        given: usize,
+        /// The bound.
+        most: usize,
+    },
+    /// An empty key stands for nothing.
+    #[error("an idempotency key has at least one character")]
+    EmptyKey,
+    /// Too much of an owner's is under way.
+    #[error("this owner has {0} idempotency keys in flight; wait for one to end")]
+    TooManyClaims(usize),
 }
 
 /// A handle on the ledger; clones share one thread and one file.
@@ -214,6 +247,7 @@ impl Ledger {
         let (connection, path) = db::open(state_dir)?;
         let named = |error| db::blame_file(error, &path);
         let recovered = budgets::recover(&connection).map_err(named)?;
+        idempotency::recover(&connection).map_err(named)?;
         let tokens = tokens::load(&connection).map_err(named)?;
         let orders = writer::start(connection, path.clone())?;
         let (revocations, _) = broadcast::channel(REVOCATIONS_KEPT);
@@ -258,9 +292,12 @@ impl Ledger {
         answer.await.map_err(|_| LedgerError::Closed)?
     }
 
-    /// The same without waiting: for destructors.
+    /// The same without waiting: for destructors and for the way of an exec. What fails is logged, nobody else hears it.
     fn post(&self, work: impl FnOnce(&Connection) -> Result<(), LedgerError> + Send + 'static) {
-        let (call, _) = Call::new(work, |()| ());
+        let logged = |error: &LedgerError| {
+            tracing::error!(error = error as &dyn std::error::Error, "ledger: a call that nobody waits for failed");
+        };
+        let (call, _) = Call::new(move |connection: &Connection| work(connection).inspect_err(logged), |()| ());
         // A closed ledger keeps the reservation open; the next start counts it as used.
         let _ = self.shared.orders.send(Order::Work(Lasting::Kill, call));
     }
@@ -277,6 +314,20 @@ fn stored(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
+/// Refuses what is longer than `most`.
+fn fits(field: &'static str, given: usize, most: usize) -> Result<(), LedgerError> {
+    if given > most { Err(LedgerError::TooLong { field, given, most }) } else { Ok(()) }
+}
+
+/// A column that holds an id.
+fn read_id<T: std::str::FromStr>(row: &rusqlite::Row<'_>, column: usize) -> rusqlite::Result<T>
+where
+    T::Err: std::error::Error + Send + Sync + 'static,
+{
+    let wrong = |error| rusqlite::Error::FromSqlConversionFailure(column, rusqlite::types::Type::Text, Box::new(error));
+    row.get::<_, String>(column)?.parse().map_err(wrong)
+}
+
 /// Milliseconds or an amount as they were kept; the schema holds nothing below zero.
 fn read_back(stored: i64) -> u64 {
     u64::try_from(stored).unwrap_or(0)
@@ -285,13 +336,18 @@ fn read_back(stored: i64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Budget;
+    use crate::model::{Budget, Owner};
 
     /// A ledger in a directory that goes away with the test.
     pub(super) fn fresh() -> (tempfile::TempDir, Ledger) {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let ledger = Ledger::open(directory.path()).expect("a new ledger");
         (directory, ledger)
+    }
+
+    /// Someone, and someone else.
+    pub(super) fn owners() -> [Owner; 2] {
+        ["uid:7", "uid:8"].map(|subject| Owner { tenant: "acme".to_owned(), subject: subject.to_owned() })
     }
 
     /// A grant for `budget`; `decision` is its fingerprint. It ends at 1000 ms.

@@ -85,7 +85,8 @@ where
 
 /// Starts the thread.
 pub(super) fn start(connection: Connection, path: PathBuf) -> Result<mpsc::Sender<Order>, LedgerError> {
-    // Unbounded: every caller waits for its answer, so there are never more orders than callers.
+    // Unbounded: callers wait for their answer, and what nobody waits for is posted by execs and handles, which are
+    // bounded themselves.
     let (orders, incoming) = mpsc::channel();
     let thread = std::thread::Builder::new().name("ledger".to_owned());
     thread.spawn(move || serve(connection, &path, &incoming)).map_err(LedgerError::Thread)?;

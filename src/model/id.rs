@@ -29,8 +29,7 @@ impl ExecId {
     /// A new id: 48 bits of milliseconds, then 80 random bits, so that ids can't be guessed.
     #[must_use]
     pub fn generate() -> Self {
-        let millis = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis());
-        Self(format!("ex_{}", digits((millis << 80) | (random_u128() >> 48))))
+        Self(format!("ex_{}", fresh_digits()))
     }
 
     /// The id as text.
@@ -47,62 +46,6 @@ impl std::str::FromStr for ExecId {
         let known = digits.len() == DIGITS && digits.bytes().all(|b| ALPHABET.contains(&b));
         known.then(|| Self(text.to_owned())).ok_or(IdError::ExecId)
     }
-}
-
-macro_rules! ids {
-    ($($(#[$doc:meta])* $id:ident = $prefix:literal;)*) => {$(
-        $(#[$doc])*
-        #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub struct $id(String);
-
-        impl $id {
-            /// A new id that can't be guessed and sorts by time of creation.
-            #[must_use]
-            pub fn generate() -> Self {
-                // The same digits as an exec's; only the kind in front differs.
-                Self(ExecId::generate().as_str().replacen("ex_", $prefix, 1))
-            }
-
-            /// The id as text.
-            #[must_use]
-            pub fn as_str(&self) -> &str {
-                &self.0
-            }
-        }
-
-        /// Any text is taken: an id that nobody made is simply not found.
-        impl From<&str> for $id {
-            fn from(text: &str) -> Self { Self(text.to_owned()) }
-        }
-        impl From<String> for $id {
-            fn from(text: String) -> Self { Self(text) }
-        }
-        impl fmt::Display for $id {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result { f.write_str(&self.0) }
-        }
-        impl fmt::Debug for $id {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result { f.write_str(&self.0) }
-        }
-        impl serde::Serialize for $id {
-            fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> { s.serialize_str(&self.0) }
-        }
-        impl<'de> serde::Deserialize<'de> for $id {
-            fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-                String::deserialize(d).map(Self)
-            }
-        }
-    )*};
-}
-
-ids! {
-    /// Id of a token: `tk_` and 26 digits. Not a secret.
-    TokenId = "tk_";
-    /// Id of a grant: `gr_` and 26 digits.
-    GrantId = "gr_";
-    /// Id of a confirmation: `cf_` and 26 digits.
-    ConfirmationId = "cf_";
-    /// Id of a sandbox: `sb_` and 26 digits.
-    SandboxId = "sb_";
 }
 
 /// Id of a project, chosen by the caller; one directory below `workspace/projects`.
@@ -127,6 +70,52 @@ impl std::str::FromStr for ProjectId {
     }
 }
 
+macro_rules! ids {
+    ($($(#[$doc:meta])* $id:ident = $prefix:literal;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $id(String);
+
+        impl $id {
+            /// A new id that can't be guessed and sorts by time of creation.
+            #[must_use]
+            pub fn generate() -> Self {
+                Self(format!("{}{}", $prefix, fresh_digits()))
+            }
+
+            /// The id as text.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        /// Any text is taken: an id that nobody made is simply not found.
+        impl From<&str> for $id {
+            fn from(text: &str) -> Self { Self(text.to_owned()) }
+        }
+        impl From<String> for $id {
+            fn from(text: String) -> Self { Self(text) }
+        }
+        impl<'de> serde::Deserialize<'de> for $id {
+            fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+                String::deserialize(d).map(Self)
+            }
+        }
+    )*};
+}
+
+ids! {
+    /// Id of a token: `tk_` and 26 digits. Not a secret.
+    TokenId = "tk_";
+    /// Id of a grant: `gr_` and 26 digits.
+    GrantId = "gr_";
+    /// Id of a confirmation: `cf_` and 26 digits.
+    ConfirmationId = "cf_";
+    /// Id of a sandbox: `sb_` and 26 digits.
+    SandboxId = "sb_";
+}
+
 macro_rules! show_as_text {
     ($($id:ty),*) => {$(
         impl fmt::Display for $id {
@@ -140,7 +129,13 @@ macro_rules! show_as_text {
         }
     )*};
 }
-show_as_text!(ExecId, ProjectId);
+show_as_text!(ExecId, ProjectId, TokenId, GrantId, ConfirmationId, SandboxId);
+
+/// 48 bits of milliseconds, then 80 random bits.
+fn fresh_digits() -> String {
+    let millis = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis());
+    digits((millis << 80) | (random_u128() >> 48))
+}
 
 fn digits(mut value: u128) -> String {
     let mut text = [b'0'; DIGITS];
@@ -174,6 +169,7 @@ mod tests {
     #[test]
     fn ids_carry_their_kind() {
         assert!(TokenId::generate().as_str().starts_with("tk_"));
+        assert!(SandboxId::generate().as_str().starts_with("sb_"));
         let id = GrantId::generate();
         assert!(id.as_str().starts_with("gr_") && id.as_str().len() == 29, "{id}");
     }

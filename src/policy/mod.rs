@@ -13,6 +13,7 @@ mod judge;
 mod permit;
 mod read;
 mod refusal;
+pub mod risk;
 
 pub use crate::terms::path;
 
