@@ -489,3 +489,28 @@ impl IntoResponse for ApiError {
         response
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_fault_of_files_has_its_status_and_family() {
+        let path = || "a".to_owned();
+        for (error, status, code, class) in [
+            (WorkspaceError::NotYours, 404, "no_such_project", Class::Schema),
+            (WorkspaceError::Boundary("path"), 403, "boundary", Class::CapabilityBlocked),
+            (WorkspaceError::NoSuchFile { path: path() }, 404, "no_such_file", Class::Schema),
+            (WorkspaceError::Exists { path: path() }, 409, "exists", Class::Schema),
+            (WorkspaceError::NotEmpty { path: path() }, 409, "not_empty", Class::Schema),
+            (WorkspaceError::Denied { path: path() }, 403, "locked", Class::CapabilityBlocked),
+            (WorkspaceError::TooLarge { what: "bytes", limit: 7 }, 403, "too_large", Class::CapabilityBlocked),
+            (WorkspaceError::NoSpace, 507, "no_space", Class::BudgetExceeded),
+            (WorkspaceError::BadCursor, 422, "invalid_field", Class::Schema),
+        ] {
+            let words = error.to_string();
+            let error = ApiError::from(error);
+            assert_eq!((error.status.as_u16(), error.code, error.class), (status, code, class), "{words}");
+        }
+    }
+}

@@ -81,18 +81,38 @@ pub(super) fn as_nobody(test: impl FnOnce(&Fixture) + Send) {
     });
 }
 
-/// Runs a test on a disk of `bytes`, in a mount namespace of its thread's own: it is gone with the thread.
+/// Runs a test on a disk of `bytes`.
 pub(super) fn on_a_small_disk(bytes: u64, test: impl FnOnce(&Fixture) + Send) {
     let directory = tempfile::tempdir().expect("a directory");
+    with_mounts(|| {
+        small_disk(directory.path(), bytes);
+        test(&Fixture::within(directory.path()));
+    });
+}
+
+/// Runs a test with the work area on a disk of `bytes`, and the rest elsewhere.
+pub(super) fn with_work_on_a_disk_of_its_own(bytes: u64, test: impl FnOnce(&Fixture) + Send) {
+    let directory = tempfile::tempdir().expect("a directory");
+    with_mounts(|| {
+        let fixture = Fixture::within(directory.path());
+        small_disk(&fixture.work(""), bytes);
+        test(&fixture);
+    });
+}
+
+fn small_disk(place: &Path, bytes: u64) {
+    let (options, flags) = (format!("size={bytes}"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV);
+    mount(Some("small"), place, Some("tmpfs"), flags, Some(options.as_str())).expect("a small disk");
+}
+
+/// A thread with a mount namespace of its own: what it mounts nobody else sees, and it is gone with the thread.
+fn with_mounts(test: impl FnOnce() + Send) {
     std::thread::scope(|scope| {
         let run = scope.spawn(|| {
             unshare(CloneFlags::CLONE_NEWNS).expect("missing: root, to mount a small disk");
             let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
             mount(None::<&str>, "/", None::<&str>, private, None::<&str>).expect("nothing leaves the namespace");
-            let options = format!("size={bytes}");
-            let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-            mount(Some("small"), directory.path(), Some("tmpfs"), flags, Some(options.as_str())).expect("a small disk");
-            test(&Fixture::within(directory.path()));
+            test();
         });
         if let Err(panic) = run.join() {
             std::panic::resume_unwind(panic);

@@ -20,7 +20,7 @@ use nix::sys::stat::{FileStat, Mode, fchmod, fstat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 use sha2::{Digest, Sha256};
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Seek, Write};
 use std::os::fd::OwnedFd;
 
 /// The mode of a new file where nobody names one.
@@ -86,9 +86,8 @@ impl Staged {
         let failed = host("begin a file");
         let directory = area.staging().try_clone().map_err(|error| failed(errno_of(&error)))?;
         let name = ExecId::generate().to_string();
-        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL;
-        let file = open_beneath(&directory, name.as_str(), flags, Mode::from_bits_truncate(0o600)).map_err(failed)?;
-        Ok(Self { directory, name, file: file.into(), placed: false })
+        let file = new_file(&directory, &name).map_err(failed)?;
+        Ok(Self { directory, name, file, placed: false })
     }
 
     pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), WorkspaceError> {
@@ -103,15 +102,45 @@ impl Staged {
 
     /// Renames it to a name in `parent`. The name is durable when this returns.
     pub(super) fn place(&mut self, parent: &OwnedFd, name: &str, existing: Existing) -> Result<FileStat, Errno> {
-        match existing {
-            Existing::Refuse => {
-                renameat2(&self.directory, self.name.as_str(), parent, name, RenameFlags::RENAME_NOREPLACE)
-            }
-            Existing::Replace => renameat(&self.directory, self.name.as_str(), parent, name),
-        }?;
-        self.placed = true;
+        match rename_to(&self.directory, &self.name, parent, name, existing) {
+            Ok(()) => self.placed = true,
+            Err(Errno::EXDEV) => self.carry(parent, name, existing)?,
+            Err(errno) => return Err(errno),
+        }
         sync_directory(parent)?;
         fstat(&self.file)
+    }
+
+    /// The way where a rename can't cross: an area that is a filesystem of its own, or the first Landlock, which
+    /// refuses every move between directories (before Linux 5.19). Programs may see the file on the way.
+    fn carry(&mut self, parent: &OwnedFd, name: &str, existing: Existing) -> Result<(), Errno> {
+        let beside = format!(".{}.new", self.name);
+        let mut copy = new_file(parent, &beside)?;
+        let carried = (|| {
+            self.file.rewind()?;
+            io::copy(&mut self.file, &mut copy)?;
+            fchmod(&copy, Mode::from_bits_truncate(fstat(&self.file)?.st_mode & PERMISSIONS))?;
+            copy.sync_all()
+        })();
+        let placed =
+            carried.map_err(|error| errno_of(&error)).and_then(|()| rename_to(parent, &beside, parent, name, existing));
+        match placed {
+            Ok(()) => self.file = copy, // the staged one goes with us
+            Err(_) => drop(unlinkat(parent, beside.as_str(), UnlinkatFlags::NoRemoveDir)), // the first error counts
+        }
+        placed
+    }
+}
+
+fn new_file(directory: &OwnedFd, name: &str) -> Result<File, Errno> {
+    let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL;
+    open_beneath(directory, name, flags, Mode::from_bits_truncate(0o600)).map(File::from)
+}
+
+fn rename_to(from: &OwnedFd, name: &str, to: &OwnedFd, new: &str, existing: Existing) -> Result<(), Errno> {
+    match existing {
+        Existing::Refuse => renameat2(from, name, to, new, RenameFlags::RENAME_NOREPLACE),
+        Existing::Replace => renameat(from, name, to, new),
     }
 }
 
@@ -247,7 +276,7 @@ impl AreaDir {
 #[cfg(test)]
 mod tests {
     use super::super::Contents;
-    use super::super::testing::{Fixture, as_nobody, on_a_small_disk};
+    use super::super::testing::{Fixture, as_nobody, on_a_small_disk, with_work_on_a_disk_of_its_own};
     use super::*;
     use std::fs;
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -384,6 +413,22 @@ mod tests {
             assert!(matches!(area.append("kept", &large, MAKE), Err(WorkspaceError::NoSpace)));
             area.remove("kept", Contents::Refuse).expect("removing needs no space");
             area.write("kept", b"again", MAKE).expect("there is space again");
+        });
+    }
+
+    #[test]
+    fn an_area_on_a_disk_of_its_own_is_written_to_as_well() {
+        with_work_on_a_disk_of_its_own(256 << 10, |fixture| {
+            let area = fixture.area();
+            let written = area.write("f", b"abc", Make { mode: Some(0o640), ..NEW }).expect("written");
+            assert_eq!((written.meta.size, written.meta.mode), (3, 0o640));
+            assert!(matches!(area.write("f", b"x", NEW), Err(WorkspaceError::Exists { .. })));
+            area.write("f", b"other", MAKE).expect("replaced");
+            area.append("f", b" end", MAKE).expect("appended");
+            assert_eq!(fs::read(fixture.work("f")).expect("f"), b"other end");
+            assert!(matches!(area.write("g", &vec![1; 512 << 10], MAKE), Err(WorkspaceError::NoSpace)));
+            assert_eq!(fs::read_dir(fixture.work("")).expect("the area").count(), 1, "nothing is left beside");
+            assert_eq!(fixture.staged(), 0);
         });
     }
 
