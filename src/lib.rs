@@ -23,6 +23,7 @@
 //! | [`model`] | shared words: ids, limits, layers, requests, outcomes |
 //! | [`profile`] | `profiles/*.toml` → checked profiles |
 //! | [`policy`] | decides: request → permit or refusal. Pure |
+//! | [`sqlite`] | files of SQLite: made, checked, one writer |
 //! | [`ledger`] | tokens, grants, budgets: one SQLite file, one writer |
 //! | [`workspace`] | files of projects and execs, descriptor-relative |
 //! | [`isolation`] | the walls; warden and init; the only home of `unsafe` |
@@ -44,4 +45,5 @@ pub mod model;
 pub mod pipeline;
 pub mod policy;
 pub mod profile;
+pub mod sqlite;
 pub mod workspace;

@@ -9,7 +9,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("policy", &["policy", "profile", "model"]),
     ("workspace", &["workspace", "model"]),
     ("isolation", &["isolation", "model"]),
-    ("ledger", &["ledger", "model", "policy"]),
+    ("sqlite", &["sqlite"]),
+    ("ledger", &["ledger", "sqlite", "model", "policy"]),
     ("executor", &["executor", "policy", "isolation", "workspace", "model"]),
     ("pipeline", &["pipeline", "executor", "policy", "profile", "model"]),
     // The error mapping names the faults of the layers below; handlers themselves only speak to the pipeline.

@@ -5,6 +5,7 @@
 
 use proptest::prelude::*;
 use sandboxd::ledger::{Amounts, Ceilings, GrantId, Ledger, LedgerError, Meter, NewGrant, NewToken, Reservation};
+use sandboxd::sqlite::file::FileError;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -161,7 +162,7 @@ fn twenty_kills_never_forget_a_reservation_nor_overspend() {
 fn child_that_opens() {
     let Some(directory) = std::env::var_os(CHILD) else { return };
     match Ledger::open(Path::new(&directory)) {
-        Err(LedgerError::InUse { .. }) => say("opening: in use\n".to_owned()),
+        Err(LedgerError::File(FileError::InUse { .. })) => say("opening: in use\n".to_owned()),
         other => say(format!("opening: {other:?}\n")),
     }
 }
