@@ -25,6 +25,7 @@
 //! | [`policy`] | decides: request → permit or refusal. Pure |
 //! | [`sqlite`] | files of SQLite: made, checked, one writer |
 //! | [`ledger`] | tokens, grants, budgets: one SQLite file, one writer |
+//! | [`evidence`] | the journal: a signed chain of what every operation did |
 //! | [`workspace`] | files of projects and execs, descriptor-relative |
 //! | [`isolation`] | the walls; warden and init; the only home of `unsafe` |
 //! | [`executor`] | runs a permit: warden's client, pumps, outcome |
@@ -38,6 +39,7 @@
 pub mod api;
 pub mod ctl;
 pub mod daemon;
+pub mod evidence;
 pub mod executor;
 pub mod isolation;
 pub mod ledger;

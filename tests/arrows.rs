@@ -11,6 +11,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("isolation", &["isolation", "model"]),
     ("sqlite", &["sqlite"]),
     ("ledger", &["ledger", "sqlite", "model", "policy"]),
+    ("evidence", &["evidence", "sqlite", "model", "policy"]),
     ("executor", &["executor", "policy", "isolation", "workspace", "model"]),
     ("pipeline", &["pipeline", "executor", "policy", "profile", "model"]),
     // The error mapping names the faults of the layers below; handlers themselves only speak to the pipeline.
