@@ -15,9 +15,12 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("executor", &["executor", "policy", "isolation", "workspace", "model"]),
     ("pipeline", &["pipeline", "executor", "policy", "profile", "model"]),
     // The error mapping names the faults of the layers below; handlers themselves only speak to the pipeline.
-    ("api", &["api", "pipeline", "executor", "isolation", "ledger", "policy", "profile", "workspace", "model"]),
-    // `profile check` reads a file without a daemon, with the parser that the daemon uses.
-    ("ctl", &["ctl", "api::wire", "profile", "model"]),
+    (
+        "api",
+        &["api", "pipeline", "executor", "evidence", "isolation", "ledger", "policy", "profile", "workspace", "model"],
+    ),
+    // `profile check` and `evidence verify FILE` work without a daemon, with what the daemon itself uses.
+    ("ctl", &["ctl", "api::wire", "evidence", "profile", "model"]),
 ];
 
 /// Files that may hold `unsafe`; everything else forbids it.

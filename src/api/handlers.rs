@@ -3,8 +3,9 @@
 use super::access::{Access, Peer};
 use super::doctor::Doctor;
 use super::error::ApiError;
-use super::tokens;
 use super::wire::{ExecAnswer, HealthAnswer, ProfileAnswer, ProfilesAnswer};
+use super::{evidence, tokens};
+use crate::evidence::Journal;
 use crate::executor::ProfileState;
 use crate::ledger::Ledger;
 use crate::model::{ExecId, ExecRequest, Object, Principal, Rootfs};
@@ -34,6 +35,8 @@ pub struct State {
     pub doctor: Arc<Doctor>,
     /// Tokens, grants and budgets.
     pub ledger: Ledger,
+    /// What was done.
+    pub journal: Journal,
 }
 
 /// The id of one request, in its answer and in the log.
@@ -49,6 +52,12 @@ pub fn router(state: State) -> Router {
         .route("/v1/doctor", get(doctor))
         .route("/v1/tokens", post(tokens::create).get(tokens::list))
         .route("/v1/tokens/{id}", delete(tokens::revoke))
+        .route("/v1/evidence", get(evidence::list))
+        .route("/v1/evidence/verify", get(evidence::verify))
+        .route("/v1/evidence/export", get(evidence::export))
+        .route("/v1/evidence/follow", get(evidence::follow))
+        .route("/v1/evidence/key", get(evidence::key))
+        .route("/v1/evidence/{id}", get(evidence::show))
         .route("/v1/profiles", get(list_profiles))
         .route("/v1/profiles/{id}", get(show_profile))
         .fallback(|Extension(RequestId(id))| async move { ApiError::not_found().of_request(&id) })

@@ -7,6 +7,7 @@
 mod access;
 mod doctor;
 mod error;
+mod evidence;
 mod handlers;
 mod server;
 mod tokens;

@@ -81,6 +81,8 @@ pub enum Verb {
     Token(commands::token::Token),
     /// List, show and check profiles
     Profile(commands::profile::Profile),
+    /// List, show, verify and export what was done
+    Evidence(commands::evidence::Evidence),
 }
 
 /// For whom the answer is.
@@ -141,6 +143,7 @@ pub async fn perform(verb: Verb, context: &Context) -> u8 {
         Verb::Health(health) => health.perform(context).await,
         Verb::Token(token) => token.perform(context).await,
         Verb::Profile(profile) => profile.perform(context).await,
+        Verb::Evidence(evidence) => evidence.perform(context).await,
     };
     done.unwrap_or_else(|error| {
         error.say(context);

@@ -75,7 +75,12 @@ impl Journal {
         scope: Scope,
         mut out: W,
     ) -> Result<(W, Exported), EvidenceError> {
-        let head = self.checkpoint().await?;
+        let head = match self.checkpoint().await {
+            Ok(head) => Some(head),
+            // A full disk keeps nobody from reading: up to the last signature then.
+            Err(EvidenceError::Full { .. }) => None,
+            Err(error) => return Err(error),
+        };
         let shared = self.inner.shared.clone();
         // Sealed records must not leave the database before they are read.
         let whole = self.clone();
@@ -93,11 +98,15 @@ fn export(
     connection: &mut Connection,
     shared: &Shared,
     scope: &Scope,
-    head: Place,
+    head: Option<Place>,
     out: &mut impl Write,
 ) -> Result<Exported, EvidenceError> {
     let snapshot = connection.transaction()?;
     let state = db::state(&snapshot)?.ok_or(EvidenceError::Closed)?;
+    let head = match head {
+        Some(head) => head,
+        None => last_signed(&snapshot, &state)?,
+    };
     let mut writing = Writing { out, scope, next: 0, withheld: 0, records: 0 };
     for file in segment::files(&shared.directory, Some(&state.chain))? {
         if file.last >= scope.from_seq.unwrap_or(0) && file.last <= state.sealed_seq {
@@ -113,6 +122,14 @@ fn export(
     }
     writing.live(&snapshot, first, head.seq)?;
     Ok(Exported { records: writing.records, withheld: writing.withheld, head })
+}
+
+/// The last checkpoint; what was sealed ends in one.
+fn last_signed(connection: &Connection, state: &StateRow) -> Result<Place, EvidenceError> {
+    let last = db::last_seq(connection, state)?;
+    let seq = segment::checkpoint_before(connection, state.sealed_seq + 1, last)?.unwrap_or(state.sealed_seq);
+    let hash = db::hash_at(connection, state, seq)?.unwrap_or(NOTHING);
+    Ok(Place { seq, hash })
 }
 
 /// Writes the records `first` to `last` of the database as an export of their own.

@@ -243,7 +243,7 @@ fn check(path: &Path, shared: &Shared) -> Result<(), EvidenceError> {
 }
 
 /// The last checkpoint at or before `upto`.
-fn checkpoint_before(connection: &Connection, first: u64, upto: u64) -> Result<Option<u64>, EvidenceError> {
+pub(super) fn checkpoint_before(connection: &Connection, first: u64, upto: u64) -> Result<Option<u64>, EvidenceError> {
     let sql = "SELECT seq, line FROM records WHERE seq BETWEEN ?1 AND ?2 ORDER BY seq DESC";
     let mut statement = connection.prepare_cached(sql)?;
     let mut rows = statement.query((first, upto))?;

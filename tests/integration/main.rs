@@ -12,6 +12,7 @@ mod callers;
 mod cli;
 mod confinement;
 mod crash;
+mod evidence;
 mod lifecycle;
 mod profiles;
 mod programs;

@@ -6,6 +6,7 @@
 pub mod amount;
 mod answer;
 pub mod doctor;
+pub mod evidence;
 pub mod exec;
 pub mod health;
 pub mod profile;
