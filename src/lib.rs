@@ -24,7 +24,9 @@
 //! | [`terms`] | the words of a policy: allowances, lists, templates, and the strictest of two. Pure |
 //! | [`profile`] | `profiles/*.toml` → checked profiles |
 //! | [`policy`] | decides: request → permit or refusal. Pure |
+//! | [`sqlite`] | files of SQLite: made, checked, one writer |
 //! | [`ledger`] | tokens, grants, budgets, sandboxes, execs, idempotency keys: one SQLite file, one writer |
+//! | [`evidence`] | the journal: a signed chain of what every operation did |
 //! | [`workspace`] | files of projects and execs, descriptor-relative |
 //! | [`isolation`] | the walls; warden and init; the only home of `unsafe` |
 //! | [`executor`] | runs a permit: warden's client, pumps, outcome |
@@ -38,6 +40,7 @@
 pub mod api;
 pub mod ctl;
 pub mod daemon;
+pub mod evidence;
 pub mod executor;
 pub mod isolation;
 pub mod ledger;
@@ -45,5 +48,6 @@ pub mod model;
 pub mod pipeline;
 pub mod policy;
 pub mod profile;
+pub mod sqlite;
 pub mod terms;
 pub mod workspace;

@@ -10,16 +10,30 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("policy", &["policy", "profile", "terms", "model"]),
     ("workspace", &["workspace", "model"]),
     ("isolation", &["isolation", "model"]),
-    ("ledger", &["ledger", "model", "policy"]),
+    ("sqlite", &["sqlite"]),
+    ("ledger", &["ledger", "sqlite", "model", "policy"]),
+    ("evidence", &["evidence", "sqlite", "model", "policy"]),
     ("executor", &["executor", "policy", "isolation", "workspace", "model"]),
     ("pipeline", &["pipeline", "executor", "ledger", "policy", "profile", "terms", "model"]),
     // The error mapping names the faults of the layers below; handlers themselves only speak to the pipeline.
     (
         "api",
-        &["api", "pipeline", "executor", "isolation", "ledger", "policy", "profile", "terms", "workspace", "model"],
+        &[
+            "api",
+            "pipeline",
+            "executor",
+            "evidence",
+            "isolation",
+            "ledger",
+            "policy",
+            "profile",
+            "terms",
+            "workspace",
+            "model",
+        ],
     ),
-    // `profile check` reads a file without a daemon, with the parser that the daemon uses.
-    ("ctl", &["ctl", "api::wire", "profile", "model"]),
+    // `profile check` and `evidence verify FILE` work without a daemon, with what the daemon itself uses.
+    ("ctl", &["ctl", "api::wire", "evidence", "profile", "model"]),
 ];
 
 /// Files that may hold `unsafe`; everything else forbids it.

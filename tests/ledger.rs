@@ -9,6 +9,7 @@ use sandboxd::ledger::{
     Reservation,
 };
 use sandboxd::model::{Amounts, Budget, Ending, ExecId, GrantId, Kind, Meter, Owner, SandboxId, Usage};
+use sandboxd::sqlite::file::FileError;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -367,7 +368,7 @@ fn an_exec_costs_little_to_write_down() {
 fn child_that_opens() {
     let Some(directory) = std::env::var_os(CHILD) else { return };
     match Ledger::open(Path::new(&directory)) {
-        Err(LedgerError::InUse { .. }) => say("opening: in use\n".to_owned()),
+        Err(LedgerError::File(FileError::InUse { .. })) => say("opening: in use\n".to_owned()),
         other => say(format!("opening: {other:?}\n")),
     }
 }

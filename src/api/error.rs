@@ -3,6 +3,7 @@
 //! The chain of causes goes to the log under the request id; the caller gets the message made here.
 
 use super::wire::{ErrorAnswer, ErrorBody};
+use crate::evidence::EvidenceError;
 use crate::executor::RunError;
 use crate::isolation::probe::Kernel;
 use crate::isolation::warden::protocol::Refused;
@@ -447,6 +448,26 @@ impl From<LedgerError> for ApiError {
             }
             error => {
                 tracing::error!(error = &error as &dyn std::error::Error, "the ledger failed");
+                Self::internal()
+            }
+        }
+    }
+}
+
+impl From<EvidenceError> for ApiError {
+    fn from(error: EvidenceError) -> Self {
+        let (status, class) = (StatusCode::SERVICE_UNAVAILABLE, Class::Unavailable);
+        match error {
+            EvidenceError::Full { .. } => {
+                let message = "the disk of the daemon's evidence is full, so nothing is started; make room on it";
+                Self::new(status, "evidence_full", class, message).retryable()
+            }
+            EvidenceError::Closed => {
+                let message = "the daemon is going down and records nothing more; try again in a moment";
+                Self::new(status, "draining", class, message).retryable()
+            }
+            error => {
+                tracing::error!(error = &error as &dyn std::error::Error, "the journal of evidence failed");
                 Self::internal()
             }
         }

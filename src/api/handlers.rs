@@ -4,7 +4,8 @@ use super::access::{Access, Peer};
 use super::doctor::Doctor;
 use super::error::ApiError;
 use super::wire::{ExecAnswer, ExplainAnswer, HealthAnswer, ProfileAnswer, ProfilesAnswer};
-use super::{confirmations, grants, tokens};
+use super::{confirmations, evidence, grants, tokens};
+use crate::evidence::Journal;
 use crate::executor::ProfileState;
 use crate::ledger::Ledger;
 use crate::model::{ExecId, ExecRequest, Object, Principal, Rootfs};
@@ -34,6 +35,8 @@ pub struct State {
     pub doctor: Arc<Doctor>,
     /// Tokens, grants and budgets.
     pub ledger: Ledger,
+    /// What was done.
+    pub journal: Journal,
 }
 
 /// The id of one request, in its answer and in the log.
@@ -57,6 +60,12 @@ pub fn router(state: State) -> Router {
         .route("/v1/grants", post(grants::issue).get(grants::list))
         .route("/v1/grants/{id}", get(grants::show))
         .route("/v1/grants/{id}/revoke", post(grants::revoke))
+        .route("/v1/evidence", get(evidence::list))
+        .route("/v1/evidence/verify", get(evidence::verify))
+        .route("/v1/evidence/export", get(evidence::export))
+        .route("/v1/evidence/follow", get(evidence::follow))
+        .route("/v1/evidence/key", get(evidence::key))
+        .route("/v1/evidence/{id}", get(evidence::show))
         .route("/v1/profiles", get(list_profiles))
         .route("/v1/profiles/{id}", get(show_profile))
         .fallback(|Extension(RequestId(id))| async move { ApiError::not_found().of_request(&id) })

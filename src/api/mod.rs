@@ -8,6 +8,7 @@ mod access;
 mod confirmations;
 mod doctor;
 mod error;
+mod evidence;
 mod grants;
 mod handlers;
 mod server;

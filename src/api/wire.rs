@@ -8,6 +8,7 @@ use crate::terms::SecurityMode;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 
 /// Answer to an exec that ran, whatever its program did.
@@ -382,6 +383,37 @@ pub struct ExplainAnswer {
     pub sufficient: bool,
     /// Profiles under which it would start as it is.
     pub alternatives: Vec<String>,
+}
+
+/// `GET /v1/evidence`: records as they stand in the chain, each with its hash.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct EvidencePage {
+    /// Newest first.
+    pub items: Vec<Box<RawValue>>,
+    /// Where the next page goes on; null: that was all. A page with one may be short.
+    pub next_cursor: Option<String>,
+}
+
+/// `GET /v1/evidence/{id}`
+#[derive(Debug, Serialize, Deserialize)]
+pub struct EvidenceAnswer {
+    /// The record.
+    pub record: Box<RawValue>,
+    /// The end of a begin, the begin of an end.
+    pub counterpart: Option<Box<RawValue>>,
+    /// What stood around the operation.
+    pub enforcement: Option<Box<RawValue>>,
+}
+
+/// `GET /v1/evidence/key`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EvidenceKeyAnswer {
+    /// `ed25519`.
+    pub algorithm: String,
+    /// 64 hexadecimal digits.
+    pub public_key: String,
+    /// The same as a PEM file.
+    pub pem: String,
 }
 
 /// `GET /v1/profiles/{id}`: a profile as it is enforced.

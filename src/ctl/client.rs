@@ -6,13 +6,13 @@
 
 use crate::api::wire::{ErrorAnswer, ErrorBody};
 use http_body_util::{BodyExt, Full};
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
-use hyper::{Method, Request, StatusCode};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -165,12 +165,41 @@ impl Client {
         ClientError::Slow { socket: self.socket.clone(), after }
     }
 
+    /// Looks something up that may take its time.
+    pub async fn get_patiently<T: DeserializeOwned>(&self, path: &str) -> Result<Answer<T>, ClientError> {
+        self.call(Method::GET, path, Bytes::new()).await
+    }
+
+    /// An answer that comes in pieces, as long as the daemon has some.
+    pub async fn stream(&self, path: &str) -> Result<Pieces, ClientError> {
+        let (response, driver) = self.send(Method::GET, path, Bytes::new()).await?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(Pieces { body: response.into_body(), _driver: driver });
+        }
+        let raw = response.into_body().collect().await.map_err(ClientError::HungUp)?.to_bytes();
+        Err(understand::<IgnoredAny>(status, raw).expect_err("it was refused"))
+    }
+
     async fn call<T: DeserializeOwned>(
         &self,
         method: Method,
         path: &str,
         body: Bytes,
     ) -> Result<Answer<T>, ClientError> {
+        // The connection lives until the body is read.
+        let (response, _driver) = self.send(method, path, body).await?;
+        let status = response.status();
+        let raw = response.into_body().collect().await.map_err(ClientError::HungUp)?.to_bytes();
+        understand(status, raw)
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<(Response<Incoming>, JoinSet<()>), ClientError> {
         let mut request = Request::builder()
             .method(method)
             .uri(path)
@@ -197,9 +226,26 @@ impl Client {
             let _ = connection.await; // what broke it reaches the sender, too
         });
         let response = sender.send_request(request).await.map_err(ClientError::HungUp)?;
-        let status = response.status();
-        let raw = response.into_body().collect().await.map_err(ClientError::HungUp)?.to_bytes();
-        understand(status, raw)
+        Ok((response, driver))
+    }
+}
+
+/// An answer that comes in pieces. Dropping it closes the connection.
+#[derive(Debug)]
+pub struct Pieces {
+    body: Incoming,
+    _driver: JoinSet<()>,
+}
+
+impl Pieces {
+    /// The next piece; none at the end. An end that the daemon did not mean is an error.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, ClientError> {
+        while let Some(frame) = self.body.frame().await {
+            if let Ok(piece) = frame.map_err(ClientError::HungUp)?.into_data() {
+                return Ok(Some(piece));
+            }
+        }
+        Ok(None)
     }
 }
 

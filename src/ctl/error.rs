@@ -4,6 +4,7 @@
 use super::client::ClientError;
 use super::{Context, Form, output};
 use crate::api::wire::{ErrorAnswer, ErrorBody};
+use crate::evidence::{ExportError, NotAKey};
 use serde_json::{Value, json};
 use std::io;
 use std::path::PathBuf;
@@ -35,6 +36,24 @@ pub enum CtlError {
     /// Standard input is the code already.
     #[error("standard input can't be both the code and the program's input")]
     StdinTwice,
+    /// A file that should be verified is none of ours.
+    #[error("can't verify {}", .path.display())]
+    Export {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: ExportError,
+    },
+    /// A file that should hold a public key does not.
+    #[error("{} holds no public key", .path.display())]
+    PublicKey {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: NotAKey,
+    },
     /// Our output can't be written.
     #[error("can't write the output")]
     Write(#[source] io::Error),
@@ -56,6 +75,8 @@ impl CtlError {
             Self::Client(ClientError::Request(_) | ClientError::Refused { .. }) => ("unwritable_request", OURS),
             Self::ReadFile { .. } | Self::ReadStdin(_) => ("unreadable_file", USAGE),
             Self::UnnamedInput(_) => ("unnamed_input", USAGE),
+            Self::Export { .. } => ("no_export", USAGE),
+            Self::PublicKey { .. } => ("no_public_key", USAGE),
             Self::NoCode => ("no_code", USAGE),
             Self::StdinTwice => ("stdin_twice", USAGE),
             Self::Write(_) => ("unwritable_output", OURS),
@@ -70,6 +91,7 @@ impl CtlError {
             Self::ReadFile { source, .. } if source.kind() == io::ErrorKind::InvalidData => Some("code must be UTF-8"),
             Self::ReadFile { source, .. } if source.kind() == io::ErrorKind::IsADirectory => Some("name a file"),
             Self::UnnamedInput(_) => Some("say how to call it there: --input LOCALFILE:PATH"),
+            Self::PublicKey { .. } => Some("`sandboxctl evidence key` prints the daemon's"),
             Self::NoCode => Some("give it with -c CODE, name a FILE, or use - for standard input"),
             Self::StdinTwice => Some("put the code into a file or use -c"),
             _ => None,

@@ -82,6 +82,8 @@ pub enum Verb {
     Token(commands::token::Token),
     /// List, show and check profiles
     Profile(commands::profile::Profile),
+    /// List, show, verify and export what was done
+    Evidence(commands::evidence::Evidence),
     /// Issue, list, show and revoke grants
     Grant(commands::grant::Grant),
     /// List, approve and deny what waits for a person's consent
@@ -148,6 +150,7 @@ pub async fn perform(verb: Verb, context: &Context) -> u8 {
         Verb::Health(health) => health.perform(context).await,
         Verb::Token(token) => token.perform(context).await,
         Verb::Profile(profile) => profile.perform(context).await,
+        Verb::Evidence(evidence) => evidence.perform(context).await,
         Verb::Grant(grant) => grant.perform(context).await,
         Verb::Confirm(confirm) => confirm.perform(context).await,
         Verb::Explain(explain) => explain.perform(context).await,

@@ -1,6 +1,7 @@
 //! `sandboxd.toml` and the command line. Every key may be left out; unknown ones are refused with their line.
 
 use crate::api::AccessRules;
+use crate::evidence::EvidenceSettings;
 use anyhow::{Context, bail};
 use clap::Parser;
 use serde::Deserialize;
@@ -8,6 +9,9 @@ use std::path::{Path, PathBuf};
 
 /// Read if it is there and no `--config` was given.
 const DEFAULT_FILE: &str = "/etc/sandboxd/sandboxd.toml";
+
+/// Smaller, and evidence would be sealed after every few thousand records.
+const LIVE_MIN_BYTES: u64 = 16 << 20;
 
 /// The daemon that runs code in sandboxes.
 #[derive(Debug, Parser)]
@@ -63,6 +67,8 @@ pub struct Config {
     pub drain_seconds: u64,
     /// Who may call.
     pub access: AccessRules,
+    /// How what was done is recorded.
+    pub evidence: EvidenceSettings,
 }
 
 impl Default for Config {
@@ -78,6 +84,7 @@ impl Default for Config {
             consent_seconds: 300,
             drain_seconds: 5,
             access: AccessRules::default(),
+            evidence: EvidenceSettings::default(),
         }
     }
 }
@@ -126,6 +133,12 @@ impl Config {
         if !(1..=86_400).contains(&self.consent_seconds) {
             bail!("consent_seconds is {}; it must be 1 to 86400", self.consent_seconds);
         }
+        if self.evidence.live_max_bytes < LIVE_MIN_BYTES {
+            bail!("evidence.live_max_bytes is {}; it must be at least {LIVE_MIN_BYTES}", self.evidence.live_max_bytes);
+        }
+        if self.evidence.live_max_days == 0 {
+            bail!("evidence.live_max_days is 0; it must be at least 1");
+        }
         Ok(())
     }
 }
@@ -146,6 +159,19 @@ mod tests {
     fn an_unknown_key_is_refused_with_its_line() {
         let error = Config::parse("run_dir = \"/x\"\ncolour = 1\n").expect_err("colour").to_string();
         assert!(error.contains("line 2") && error.contains("colour"), "{error}");
+    }
+
+    #[test]
+    fn evidence_is_durable_unless_the_config_says_otherwise() {
+        use crate::evidence::Durability;
+        assert_eq!(Config::default().evidence.durability, Durability::Fsync);
+        let text = "[evidence]\ndurability = \"process\"\nlive_max_bytes = 16777216\nlive_max_days = 7\n";
+        let config = Config::parse(text).expect("known keys");
+        assert_eq!(config.evidence.durability, Durability::Process);
+        assert!(config.check().is_ok());
+        assert!(Config::parse("[evidence]\ndurability = \"maybe\"\n").is_err());
+        let none = EvidenceSettings { live_max_days: 0, ..EvidenceSettings::default() };
+        assert!(Config { evidence: none, ..Config::default() }.check().is_err());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use super::rules::{Files, Rules};
 use super::{Config, Places};
 use crate::api::{Access, Doctor, State, router, serve};
+use crate::evidence::{Journal, Opened};
 use crate::executor::{Executor, HostReport, Warden};
 use crate::ledger::Ledger;
 use crate::pipeline::{InForce, Pipeline, Settings};
@@ -15,7 +16,7 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
@@ -60,6 +61,7 @@ async fn serve_until_end(parts: Parts) -> anyhow::Result<i32> {
     }
     let rules = Arc::new(Rules::new(files, in_force, warden.clone()));
     let ledger = Ledger::open(&places.state_dir).context("the ledger of tokens and grants")?;
+    let journal = open_journal(&places, &config)?;
     for lost in ledger.recovered() {
         tracing::warn!(grant = %lost.grant_id, amounts = ?lost.amounts, "a reservation of a dead daemon counts as used");
     }
@@ -70,7 +72,7 @@ async fn serve_until_end(parts: Parts) -> anyhow::Result<i32> {
     };
     let pipeline = Pipeline::new(rules.clone(), executor, ledger.clone(), settings);
     let access = Access::new(config.access.clone(), ledger.clone());
-    let state = State { ledger: ledger.clone(), pipeline: pipeline.clone(), access, doctor };
+    let state = State { ledger: ledger.clone(), journal: journal.clone(), pipeline: pipeline.clone(), access, doctor };
     let listener = tokio::net::UnixListener::from_std(listener).context("the socket")?;
     // Before the first caller can see us well: a signal must never find its default disposition.
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM")?;
@@ -112,12 +114,33 @@ async fn serve_until_end(parts: Parts) -> anyhow::Result<i32> {
     let _ = tokio::time::timeout(Duration::from_secs(1), server).await;
     drain_answers(&pipeline).await;
     ledger.close().await;
+    journal.close().await;
     reap_warden(warden_pid).await;
     for file in [&places.socket, &places.pid_file] {
         // The next start removes what is left.
         let _ = std::fs::remove_file(file);
     }
     Ok(code)
+}
+
+/// Opens the journal of evidence and says what it found.
+fn open_journal(places: &Places, config: &Config) -> anyhow::Result<Journal> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+    let opened = Journal::open(&places.state_dir.join("evidence"), &config.evidence, now_ms);
+    let (journal, Opened { head, lost, set_aside, warnings }) = opened.context("the journal of evidence")?;
+    if let Some(aside) = set_aside {
+        let file = aside.path.unwrap_or_default();
+        tracing::error!(file = %file.display(), why = aside.why, "the journal of evidence was set aside; a new chain begins");
+    }
+    for warning in warnings {
+        tracing::warn!(warning, "evidence");
+    }
+    if !lost.is_empty() {
+        tracing::warn!(operations = lost.len(), "a dead daemon left operations open; they are recorded as lost");
+    }
+    tracing::info!(records = head.seq, head = %head.hash, "the journal of evidence is open");
+    Ok(journal)
 }
 
 /// Gives running execs their time, then has the warden end the rest.

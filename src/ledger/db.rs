@@ -1,22 +1,18 @@
-//! The file: create, check, migrate.
+//! The ledger's file: its schema. How it is made and checked is [`crate::sqlite::file`]'s.
 
-use super::{FILE_NAME, LedgerError};
-use rusqlite::{Connection, ErrorCode, OpenFlags};
-use rustix::fs::{CWD, RenameFlags, renameat_with};
-use std::fs::{self, OpenOptions, Permissions};
-use std::io;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use super::FILE_NAME;
+use crate::sqlite::file::{Check, FileError, Kind, Sharing};
+use rusqlite::Connection;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-/// `PRAGMA application_id`: "sbxl". Tells our file from another database that lies in its place.
-const APPLICATION_ID: i64 = 0x7362_786c;
-/// How long a start waits for a daemon that is just going down.
-const LOCK_PATIENCE: Duration = Duration::from_millis(500);
-/// Statements kept compiled; more than the ledger has.
-const STATEMENTS: usize = 64;
-/// Only the owner: the file says who may do what.
-const MODE: u32 = 0o600;
+/// The ledger among the daemon's files.
+pub(super) const KIND: Kind = Kind {
+    what: "ledger",
+    application_id: 0x7362_786c, // "sbxl"
+    migrations: MIGRATIONS,
+    sharing: Sharing::Sole,
+    page_bytes: 4096,
+};
 
 /// Schema changes in order; the version of a file is how many of them it has. Never edit one, append.
 const MIGRATIONS: &[&str] = &[
@@ -140,133 +136,17 @@ const MIGRATIONS: &[&str] = &[
 ];
 
 /// Opens the ledger below `state_dir`, or makes it; checked, migrated, locked against every other process.
-pub(super) fn open(state_dir: &Path) -> Result<(Connection, PathBuf), LedgerError> {
-    let create = |source| LedgerError::Create { path: state_dir.join(FILE_NAME), source };
-    // NOFOLLOW speaks of the whole path; the directory itself is the operator's and may be reached by a link.
-    let path = fs::canonicalize(state_dir).map_err(create)?.join(FILE_NAME);
-    match fs::symlink_metadata(&path) {
-        // A ledger appears under its name only when it is complete, so an empty one has lost something.
-        Ok(found) if found.is_file() && found.len() == 0 => return Err(LedgerError::Truncated { path }),
-        // Not for a link, which chmod would follow; SQLite refuses it below.
-        Ok(found) if found.is_file() && found.permissions().mode() & 0o777 != MODE => {
-            fs::set_permissions(&path, Permissions::from_mode(MODE))
-                .map_err(|source| LedgerError::Protect { path: path.clone(), source })?;
-        }
-        Ok(_) => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            // SQLite would lay the old log over a new file.
-            if beside(&path, "-wal").exists() {
-                return Err(LedgerError::Truncated { path });
-            }
-            make(&path)?;
-        }
-        Err(error) => return Err(create(error)),
-    }
-    let mut connection = connect(&path)?;
-    let named = |source| blame_file(LedgerError::Open { path: path.clone(), source }, &path);
-    let found: i64 = connection.query_row("PRAGMA application_id", [], |row| row.get(0)).map_err(named)?;
-    if found != APPLICATION_ID {
-        return Err(LedgerError::Foreign { path, found });
-    }
-    let finding: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(named)?;
-    if finding != "ok" {
-        return Err(LedgerError::Unsound { path, finding });
-    }
-    migrate(&mut connection, &path)?;
-    // Exclusive and WAL: the index of the log lives in our memory, there is no -shm file.
-    connection.pragma_update(None, "journal_mode", "WAL").map_err(named)?;
-    connection.set_prepared_statement_cache_capacity(STATEMENTS);
-    Ok((connection, path))
-}
-
-/// Makes a whole ledger under another name, then moves it to `path` unless something has come to lie there.
-fn make(path: &Path) -> Result<(), LedgerError> {
-    let create = |source| LedgerError::Create { path: path.to_owned(), source };
-    let draft = beside(path, ".new");
-    match fs::remove_file(&draft) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(create(error)),
-        _ => {}
-    }
-    OpenOptions::new().write(true).create_new(true).mode(MODE).open(&draft).map_err(create)?;
-    let mut connection = connect(&draft)?;
-    let named = |source| LedgerError::Open { path: draft.clone(), source };
-    connection.pragma_update(None, "application_id", APPLICATION_ID).map_err(named)?;
-    migrate(&mut connection, &draft)?;
-    connection.close().map_err(|(_, source)| named(source))?;
-    renameat_with(CWD, &draft, CWD, path, RenameFlags::NOREPLACE).map_err(|errno| create(errno.into()))?;
-    let directory = path.parent().expect("a file below the state directory");
-    fs::File::open(directory).and_then(|directory| directory.sync_all()).map_err(create)
-}
-
-fn connect(path: &Path) -> Result<Connection, LedgerError> {
-    let named = |source| blame_file(LedgerError::Open { path: path.to_owned(), source }, path);
-    // No CREATE: SQLite would make a missing file with everybody's mode.
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
-    let connection = Connection::open_with_flags(path, flags).map_err(named)?;
-    connection.busy_timeout(LOCK_PATIENCE).map_err(named)?;
-    for (pragma, value) in [
-        ("locking_mode", "EXCLUSIVE"),
-        ("synchronous", "NORMAL"),
-        ("foreign_keys", "ON"),
-        ("trusted_schema", "OFF"),
-        ("cell_size_check", "ON"),
-        ("temp_store", "MEMORY"), // the front may write nowhere but in its own directories
-    ] {
-        connection.pragma_update(None, pragma, value).map_err(named)?;
-    }
-    // Takes the lock now, which EXCLUSIVE then keeps.
-    connection.execute_batch("BEGIN EXCLUSIVE; COMMIT").map_err(named)?;
-    Ok(connection)
-}
-
-fn migrate(connection: &mut Connection, path: &Path) -> Result<(), LedgerError> {
-    let named = |source| blame_file(LedgerError::Open { path: path.to_owned(), source }, path);
-    let change = connection.transaction().map_err(named)?;
-    change
-        .execute_batch("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER PRIMARY KEY) STRICT")
-        .map_err(named)?;
-    let found: i64 = change
-        .query_row("SELECT coalesce(max(version), 0) FROM schema_version", [], |row| row.get(0))
-        .map_err(named)?;
-    let known = i64::try_from(MIGRATIONS.len()).expect("a handful of migrations");
-    if found > known {
-        return Err(LedgerError::Newer { path: path.to_owned(), found, known });
-    }
-    for (version, sql) in (1..=known).zip(MIGRATIONS).filter(|(version, _)| *version > found) {
-        change.execute_batch(sql).map_err(named)?;
-        change.execute("INSERT INTO schema_version (version) VALUES (?1)", [version]).map_err(named)?;
-    }
-    change.commit().map_err(named)
-}
-
-fn beside(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    name.into()
-}
-
-/// `error` as a word about the file, if that is where the fault lies.
-pub(super) fn blame_file(error: LedgerError, path: &Path) -> LedgerError {
-    let path = path.to_owned();
-    match error {
-        LedgerError::Statement(source) | LedgerError::Open { source, .. } if is_damage(&source) => {
-            LedgerError::Corrupt { path, source }
-        }
-        LedgerError::Open { source, .. } if source.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => {
-            LedgerError::InUse { path }
-        }
-        other => other,
-    }
-}
-
-fn is_damage(error: &rusqlite::Error) -> bool {
-    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
+pub(super) fn open(state_dir: &Path) -> Result<(Connection, PathBuf), FileError> {
+    KIND.open(state_dir, FILE_NAME, Check::Whole)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Ledger;
+    use super::super::{Ledger, LedgerError};
     use super::*;
+    use crate::sqlite::file::beside;
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
 
     fn file_of(directory: &tempfile::TempDir) -> PathBuf {
         directory.path().canonicalize().expect("it exists").join(FILE_NAME)
@@ -297,7 +177,7 @@ mod tests {
     fn a_second_opener_is_told_that_it_is_in_use() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let _first = Ledger::open(directory.path()).expect("a new ledger");
-        assert!(matches!(Ledger::open(directory.path()), Err(LedgerError::InUse { .. })));
+        assert!(matches!(Ledger::open(directory.path()), Err(LedgerError::File(FileError::InUse { .. }))));
     }
 
     #[test]
@@ -324,13 +204,7 @@ mod tests {
             let bytes = damage(fs::read(&file).expect("the file"));
             fs::write(&file, &bytes).expect("our own file");
             let error = Ledger::open(directory.path()).expect_err(name);
-            let about_the_file = matches!(
-                error,
-                LedgerError::Corrupt { .. }
-                    | LedgerError::Unsound { .. }
-                    | LedgerError::Truncated { .. }
-                    | LedgerError::Foreign { .. }
-            );
+            let about_the_file = matches!(&error, LedgerError::File(error) if error.is_damage());
             assert!(about_the_file, "{name}: {error:?}");
             assert!(error.to_string().contains(&*file.to_string_lossy()), "{name}: {error}");
             assert_eq!(fs::read(&file).expect("the file"), bytes, "{name}: it was changed");
@@ -341,7 +215,7 @@ mod tests {
     fn a_log_without_its_database_is_not_taken_for_a_new_start() {
         let directory = new_and_closed();
         fs::rename(file_of(&directory), beside(&file_of(&directory), "-wal")).expect("our own files");
-        assert!(matches!(Ledger::open(directory.path()), Err(LedgerError::Truncated { .. })));
+        assert!(matches!(Ledger::open(directory.path()), Err(LedgerError::File(FileError::Truncated { .. }))));
     }
 
     #[test]
@@ -349,9 +223,9 @@ mod tests {
         let directory = new_and_closed();
         let change = |sql: &str| Connection::open(file_of(&directory)).expect("ours").execute_batch(sql).expect("fine");
         change("INSERT INTO schema_version (version) VALUES (99)");
-        assert!(matches!(Ledger::open(directory.path()), Err(LedgerError::Newer { found: 99, .. })));
+        assert!(matches!(Ledger::open(directory.path()), Err(LedgerError::File(FileError::Newer { found: 99, .. }))));
         change("DELETE FROM schema_version WHERE version = 99; PRAGMA application_id = 7");
-        assert!(matches!(Ledger::open(directory.path()), Err(LedgerError::Foreign { found: 7, .. })));
+        assert!(matches!(Ledger::open(directory.path()), Err(LedgerError::File(FileError::Foreign { found: 7, .. }))));
     }
 
     #[test]
@@ -381,7 +255,7 @@ mod tests {
         let (target, directory) = (new_and_closed(), tempfile::tempdir().expect("a temporary directory"));
         std::os::unix::fs::symlink(file_of(&target), file_of(&directory)).expect("a link");
         fs::set_permissions(file_of(&target), Permissions::from_mode(0o640)).expect("our own file");
-        assert!(matches!(Ledger::open(directory.path()), Err(LedgerError::Open { .. })));
+        assert!(matches!(Ledger::open(directory.path()), Err(LedgerError::File(FileError::Open { .. }))));
         let mode = fs::metadata(file_of(&target)).expect("the file").permissions().mode();
         assert_eq!(mode & 0o777, 0o640, "nor changed what it points to");
     }

@@ -40,15 +40,15 @@ pub use idempotency::{Claim, Claimed, IdempotencyKey};
 pub use sandboxes::{NewSandbox, SandboxFilter, SandboxPage, SandboxRow};
 pub use tokens::{NewToken, TokenRow, TokenSecret};
 
-use crate::model::{GrantId, Meter, SandboxId, TokenId};
-
-use crate::model::ExecId;
+use crate::model::{ExecId, GrantId, Meter, SandboxId, TokenId};
+use crate::sqlite::file::FileError;
+use crate::sqlite::writer::Writer;
 use rusqlite::Connection;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, RwLock, mpsc};
-use tokio::sync::{broadcast, oneshot};
+use std::sync::{Arc, RwLock};
+use tokio::sync::broadcast;
 use writer::{Call, Lasting, Order};
 
 /// Name of the file below the state directory.
@@ -60,86 +60,9 @@ const REVOCATIONS_KEPT: usize = 1024;
 /// ledger's "no", `TooLong`, `EmptyKey` and `AmountTooLarge` the caller's mistake; the others are faults of the host.
 #[derive(Debug, thiserror::Error)]
 pub enum LedgerError {
-    /// The file could not be made.
-    #[error("cannot create the ledger {path}")]
-    Create {
-        /// Which file.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// Its owner or mode could not be set.
-    #[error("cannot close the ledger {path} to other users (mode 0600)")]
-    Protect {
-        /// Which file.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// SQLite could not open it.
-    #[error("cannot open the ledger {path}")]
-    Open {
-        /// Which file.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: rusqlite::Error,
-    },
-    /// Somebody else has it open.
-    #[error("the ledger {path} is open in another process; is a second daemon running?")]
-    InUse {
-        /// Which file.
-        path: PathBuf,
-    },
-    /// SQLite says it is not a sound database. It is left as it is.
-    #[error(
-        "the ledger {path} is damaged and was left as it is; restore it from a backup, or move it away to start anew"
-    )]
-    Corrupt {
-        /// Which file.
-        path: PathBuf,
-        /// What SQLite said.
-        #[source]
-        source: rusqlite::Error,
-    },
-    /// The integrity check found something. It is left as it is.
-    #[error(
-        "the ledger {path} is damaged ({finding}) and was left as it is; restore it from a backup, or move it away"
-    )]
-    Unsound {
-        /// Which file.
-        path: PathBuf,
-        /// The first finding of the check.
-        finding: String,
-    },
-    /// A database, but not this one.
-    #[error("{path} is not a ledger of sandboxd (application id {found:#x}) and was left as it is")]
-    Foreign {
-        /// Which file.
-        path: PathBuf,
-        /// The id it carries.
-        found: i64,
-    },
-    /// Empty file, or a write-ahead log whose database is gone.
-    #[error(
-        "the ledger {path} has lost its content and was left as it is; restore it from a backup, or move {path}* away"
-    )]
-    Truncated {
-        /// Which file.
-        path: PathBuf,
-    },
-    /// Written by a later version of this program.
-    #[error("the ledger {path} has schema {found}, this program knows up to {known}; use the newer program")]
-    Newer {
-        /// Which file.
-        path: PathBuf,
-        /// The schema in the file.
-        found: i64,
-        /// The latest we know.
-        known: i64,
-    },
+    /// The file can't be used.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// The thread could not be started.
     #[error("cannot start the ledger's thread")]
     Thread(#[source] io::Error),
@@ -232,7 +155,7 @@ pub struct Ledger {
 }
 
 struct Shared {
-    orders: mpsc::Sender<Order>,
+    writer: Writer<Order>,
     /// Every token that is not revoked, so that neither a known nor an unknown secret costs disk. Only the writer changes it.
     tokens: RwLock<tokens::TokenMap>,
     revocations: broadcast::Sender<Revocation>,
@@ -245,22 +168,18 @@ impl Ledger {
     /// starts the thread. Blocks: call it at start-up, as the user that is to own the file, after the warden has forked.
     pub fn open(state_dir: &Path) -> Result<Ledger, LedgerError> {
         let (connection, path) = db::open(state_dir)?;
-        let named = |error| db::blame_file(error, &path);
+        let named = |error| writer::blame_file(error, &path);
         let recovered = budgets::recover(&connection).map_err(named)?;
         idempotency::recover(&connection).map_err(named)?;
         let tokens = tokens::load(&connection).map_err(named)?;
-        let orders = writer::start(connection, path.clone())?;
+        let writer = writer::start(connection, path.clone())?;
         let (revocations, _) = broadcast::channel(REVOCATIONS_KEPT);
-        Ok(Ledger { shared: Arc::new(Shared { orders, tokens: RwLock::new(tokens), revocations, recovered, path }) })
+        Ok(Ledger { shared: Arc::new(Shared { writer, tokens: RwLock::new(tokens), revocations, recovered, path }) })
     }
 
     /// Waits for what was asked before, then closes the file. Other handles find the ledger [`LedgerError::Closed`].
     pub async fn close(self) {
-        let (done, closed) = oneshot::channel();
-        if self.shared.orders.send(Order::Close(done)).is_ok() {
-            // An error means that the thread is gone already, and the file closed with it.
-            let _ = closed.await;
-        }
+        self.shared.writer.close().await;
     }
 
     /// Where the file is.
@@ -288,7 +207,7 @@ impl Ledger {
         U: Send + 'static,
     {
         let (call, answer) = Call::new(work, after);
-        self.shared.orders.send(Order::Work(lasting, call)).map_err(|_| LedgerError::Closed)?;
+        self.shared.writer.send((lasting, call)).map_err(|_| LedgerError::Closed)?;
         answer.await.map_err(|_| LedgerError::Closed)?
     }
 
@@ -299,7 +218,7 @@ impl Ledger {
         };
         let (call, _) = Call::new(move |connection: &Connection| work(connection).inspect_err(logged), |()| ());
         // A closed ledger keeps the reservation open; the next start counts it as used.
-        let _ = self.shared.orders.send(Order::Work(Lasting::Kill, call));
+        let _ = self.shared.writer.send((Lasting::Kill, call));
     }
 }
 

@@ -1,17 +1,16 @@
-//! The thread that owns the connection: everything that waits goes into one transaction.
+//! What the ledger's thread does: everything that waits goes into one transaction.
 
 use super::LedgerError;
-use super::db::blame_file;
+use super::db::KIND;
+use crate::sqlite::file::is_damage;
+use crate::sqlite::writer::{Commit, Writer};
 use rusqlite::Connection;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use tokio::sync::oneshot;
 
-/// Calls in one transaction at most: bounds how long the first of them waits.
-const BATCH: usize = 256;
-
 /// What an answered call outlives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Lasting {
     /// The end of this process: the kernel has it.
     Kill,
@@ -19,13 +18,8 @@ pub(super) enum Lasting {
     PowerLoss,
 }
 
-/// What the thread is asked for.
-pub(super) enum Order {
-    /// A call, within a transaction.
-    Work(Lasting, Box<dyn Job>),
-    /// Close the file and answer.
-    Close(oneshot::Sender<()>),
-}
+/// What the thread is asked for: a call, within a transaction.
+pub(super) type Order = (Lasting, Box<dyn Job>);
 
 /// A call as the thread sees it.
 pub(super) trait Job: Send {
@@ -83,54 +77,44 @@ where
     }
 }
 
-/// Starts the thread.
-pub(super) fn start(connection: Connection, path: PathBuf) -> Result<mpsc::Sender<Order>, LedgerError> {
-    // Unbounded: callers wait for their answer, and what nobody waits for is posted by execs and handles, which are
-    // bounded themselves.
-    let (orders, incoming) = mpsc::channel();
-    let thread = std::thread::Builder::new().name("ledger".to_owned());
-    thread.spawn(move || serve(connection, &path, &incoming)).map_err(LedgerError::Thread)?;
-    Ok(orders)
+/// `error` as a word about the file, if that is where the fault lies.
+pub(super) fn blame_file(error: LedgerError, path: &Path) -> LedgerError {
+    match error {
+        LedgerError::Statement(source) if is_damage(&source) => KIND.blame(source, path).into(),
+        other => other,
+    }
 }
 
-fn serve(connection: Connection, path: &Path, incoming: &mpsc::Receiver<Order>) {
-    let mut batch = Vec::new();
-    let mut closing = None;
-    while closing.is_none()
-        && let Ok(first) = incoming.recv()
-    {
-        let mut next = Some(first);
-        let mut lasting = Lasting::Kill;
-        while let Some(order) = next.take() {
-            match order {
-                Order::Work(wish, job) => {
-                    batch.push(job);
-                    if wish == Lasting::PowerLoss {
-                        lasting = wish;
-                    }
-                    if batch.len() < BATCH {
-                        next = incoming.try_recv().ok();
-                    }
-                }
-                Order::Close(done) => closing = Some(done),
-            }
+/// Starts the thread.
+pub(super) fn start(connection: Connection, path: PathBuf) -> Result<Writer<Order>, LedgerError> {
+    Writer::start("ledger", Owner { connection, path }).map_err(LedgerError::Thread)
+}
+
+/// The thread's own: nobody else touches the connection.
+struct Owner {
+    connection: Connection,
+    path: PathBuf,
+}
+
+impl Commit for Owner {
+    type Job = Order;
+
+    fn commit(&mut self, batch: &mut Vec<Order>) {
+        let lasting = batch.iter().map(|(lasting, _)| *lasting).max().unwrap_or(Lasting::Kill);
+        let mut jobs: Vec<_> = batch.drain(..).map(|(_, job)| job).collect();
+        let committed = commit(&self.connection, lasting, &mut jobs).map_err(Arc::new);
+        if let Err(error) = &committed {
+            tracing::error!(path = %self.path.display(), error = error.to_string(), calls = jobs.len(), "ledger: commit failed");
         }
-        if !batch.is_empty() {
-            let committed = commit(&connection, lasting, &mut batch).map_err(Arc::new);
-            if let Err(error) = &committed {
-                tracing::error!(path = %path.display(), error = error.to_string(), calls = batch.len(), "ledger: commit failed");
-            }
-            for job in batch.drain(..) {
-                job.answer(path, committed.clone());
-            }
+        for job in jobs {
+            job.answer(&self.path, committed.clone());
         }
     }
-    if let Err((_, error)) = connection.close() {
-        tracing::warn!(path = %path.display(), error = error.to_string(), "ledger: closing failed");
-    }
-    if let Some(done) = closing {
-        // Whoever asked may have stopped waiting.
-        let _ = done.send(());
+
+    fn close(self) {
+        if let Err((_, error)) = self.connection.close() {
+            tracing::warn!(path = %self.path.display(), error = error.to_string(), "ledger: closing failed");
+        }
     }
 }
 

@@ -14,6 +14,7 @@ mod cli;
 mod confinement;
 mod consent;
 mod crash;
+mod evidence;
 mod grants;
 mod guard;
 mod lifecycle;

@@ -7,6 +7,7 @@ pub mod amount;
 mod answer;
 pub mod confirm;
 pub mod doctor;
+pub mod evidence;
 pub mod exec;
 pub mod explain;
 pub mod grant;

@@ -1,0 +1,498 @@
+//! What the journal's thread does: gives records their place, hashes and signs, commits all that waits at once.
+//!
+//! A commit is the records' own table and nothing else: one or two pages. What lists need (the index, the table of open
+//! begins) is written for some hundred records together; readers look through the few newest lines themselves.
+
+use super::ballast::Ballast;
+use super::chain::link;
+use super::line::{Checkpoint, Defined, Record, kind, place};
+use super::record::{Definition, Digest, Draft, EvidenceId, Short};
+use super::signing::Key;
+use super::{Durability, EvidenceError, EvidenceSettings, OpenRecord, Shared};
+use crate::sqlite::writer::Commit;
+use rusqlite::{Connection, ErrorCode};
+use serde_json::value::RawValue;
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+
+/// Records that are indexed together.
+pub(super) const INDEX_EVERY: u64 = 512;
+/// Records that are signed for together.
+pub(super) const CHECKPOINT_EVERY: u64 = 1024;
+/// How long a record waits for a signature at most.
+const CHECKPOINT_AFTER: Duration = Duration::from_secs(10);
+/// A clock that is further behind the chain than this is recorded beside the chain's time; less is the queue's doing.
+const CLOCK_SLACK_MS: u64 = 1000;
+/// How long a full disk is believed to stay full.
+const STARVED_FOR: Duration = Duration::from_millis(200);
+
+type Reply<T> = oneshot::Sender<Result<T, EvidenceError>>;
+
+/// What the thread is asked for.
+pub(super) enum Job {
+    /// A begin; its handle goes to whoever waits, or closes the record if nobody does.
+    Begin(Draft, OpenRecord, Reply<OpenRecord>),
+    /// The end of a begin.
+    End(Draft, EvidenceId, Option<Reply<EvidenceId>>),
+    /// A refusal.
+    Refuse(Draft, Reply<EvidenceId>),
+    /// A signature for what is there.
+    Checkpoint(Reply<Place>),
+    /// Sealed records, to be removed: up to this place, whose hash is this.
+    Forget { upto: u64, hash: Digest, keys: Vec<(i64, u64)>, reply: Reply<()> },
+}
+
+impl Job {
+    /// Whether something that runs depends on it: then it may use the ballast.
+    fn is_end(&self) -> bool {
+        matches!(self, Job::End(..))
+    }
+
+    fn refuse(self, error: EvidenceError) {
+        // Whoever asked may have stopped waiting. A begin's handle is not armed yet, so its end asks for nothing.
+        let _ = match self {
+            Job::Begin(_, _, reply) => reply.send(Err(error)).is_ok(),
+            Job::End(_, _, Some(reply)) | Job::Refuse(_, reply) => reply.send(Err(error)).is_ok(),
+            Job::End(_, _, None) => false,
+            Job::Checkpoint(reply) => reply.send(Err(error)).is_ok(),
+            Job::Forget { reply, .. } => reply.send(Err(error)).is_ok(),
+        };
+    }
+}
+
+/// A place in the chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// How many records there are up to it.
+    pub seq: u64,
+    /// The hash of the last of them.
+    pub hash: Digest,
+}
+
+/// A begin without an end.
+pub(super) struct Open {
+    pub seq: u64,
+    /// Its line, until it stands in the table of open begins.
+    pub line: Option<Vec<u8>>,
+}
+
+/// The thread's own.
+pub(super) struct Owner {
+    pub connection: Connection,
+    pub directory: PathBuf,
+    pub path: PathBuf,
+    pub key: Key,
+    pub settings: EvidenceSettings,
+    pub chain: String,
+    pub head: Place,
+    pub at_ms: u64,
+    pub indexed_seq: u64,
+    /// Keys of the records after that.
+    pub unindexed: Vec<(i64, u64)>,
+    pub open: HashMap<EvidenceId, Open>,
+    /// Rows of the table of open begins that have ended.
+    pub ended_rows: Vec<u64>,
+    pub known: HashSet<Short>,
+    pub unsigned: u64,
+    pub unsigned_since: Option<Instant>,
+    pub ballast: Ballast,
+    pub starved_at: Option<Instant>,
+    pub shared: Arc<Shared>,
+}
+
+/// A row that is on its way into the file.
+struct Row {
+    seq: u64,
+    hash: Digest,
+    line: Vec<u8>,
+}
+
+/// What one transaction changes in memory, once it is committed.
+struct Change {
+    head: Place,
+    at_ms: u64,
+    rows: Vec<Row>,
+    keys: Vec<(i64, u64)>,
+    /// Ids of begins, and where their row is.
+    opened: Vec<(EvidenceId, usize)>,
+    ended: Vec<EvidenceId>,
+    defined: Vec<Short>,
+    /// What each job comes to.
+    answers: Vec<Result<EvidenceId, EvidenceError>>,
+    checkpoint: Option<(Place, String)>,
+    indexed: bool,
+}
+
+/// What goes with the jobs.
+#[derive(Clone, Copy)]
+struct Extras {
+    checkpoint: bool,
+    index: bool,
+}
+
+impl Commit for Owner {
+    type Job = Job;
+
+    fn commit(&mut self, batch: &mut Vec<Job>) {
+        let mut jobs: Vec<Job> = std::mem::take(batch);
+        if self.is_starved() && !jobs.iter().all(Job::is_end) {
+            self.feed();
+        }
+        if self.is_starved() {
+            jobs = self.only_ends(jobs, None);
+        }
+        let wanted = jobs.iter().any(|job| matches!(job, Job::Checkpoint(_)));
+        let extras =
+            if self.is_starved() { Extras { checkpoint: false, index: false } } else { self.extras(&jobs, wanted) };
+        match self.write(&jobs, extras) {
+            Ok(change) => self.done(jobs, change),
+            Err(error) if is_full(&error) => {
+                self.starve(&error);
+                let ends = self.only_ends(jobs, Some(&Arc::new(error)));
+                match self.write(&ends, Extras { checkpoint: false, index: false }) {
+                    Ok(change) => self.done(ends, change),
+                    Err(error) => self.failed(ends, error),
+                }
+            }
+            Err(error) => self.failed(jobs, error),
+        }
+    }
+
+    fn patience(&self) -> Option<Duration> {
+        self.unsigned_since.map(|since| CHECKPOINT_AFTER.saturating_sub(since.elapsed()))
+    }
+
+    fn idle(&mut self) {
+        match self.write(&[], Extras { checkpoint: true, index: true }) {
+            Ok(change) => self.done(Vec::new(), change),
+            Err(error) => {
+                tracing::warn!(path = %self.path.display(), error = error.to_string(), "evidence: no checkpoint could be written");
+                self.unsigned_since = Some(Instant::now());
+            }
+        }
+    }
+
+    fn close(mut self) {
+        if self.unsigned > 0 || !self.unindexed.is_empty() {
+            self.idle();
+        }
+        self.shared.close_readers();
+        if let Err((_, error)) = self.connection.close() {
+            tracing::warn!(path = %self.path.display(), error = error.to_string(), "evidence: closing failed");
+        }
+    }
+}
+
+impl Owner {
+    fn extras(&self, jobs: &[Job], wanted: bool) -> Extras {
+        let more = jobs.len() as u64;
+        let overdue = self.unsigned_since.is_some_and(|since| since.elapsed() >= CHECKPOINT_AFTER);
+        Extras {
+            checkpoint: (wanted && (self.unsigned > 0 || jobs.len() > 1))
+                || overdue
+                || self.unsigned + more >= CHECKPOINT_EVERY,
+            index: wanted || self.head.seq - self.indexed_seq + more >= INDEX_EVERY,
+        }
+    }
+
+    fn is_starved(&self) -> bool {
+        self.starved_at.is_some()
+    }
+
+    /// The disk is full: what runs gets the ballast, nothing new is begun.
+    fn starve(&mut self, error: &rusqlite::Error) {
+        if self.ballast.is_held() {
+            tracing::error!(path = %self.path.display(), error = error.to_string(),
+                "evidence: the disk is full; the ballast is let go of for what runs, nothing new is begun");
+            if let Err(error) = self.ballast.let_go() {
+                tracing::error!(%error, "evidence: the ballast could not be let go of");
+            }
+        }
+        self.starved_at = Some(Instant::now());
+        self.shared.set_starved(true);
+    }
+
+    /// Tries to have the ballast again; with it there is room for new records.
+    pub(super) fn feed(&mut self) {
+        if self.starved_at.is_some_and(|since| since.elapsed() < STARVED_FOR) {
+            return;
+        }
+        match self.ballast.take() {
+            Ok(()) => {
+                tracing::info!(path = %self.path.display(), "evidence: there is room again");
+                self.starved_at = None;
+            }
+            Err(_) => self.starved_at = Some(Instant::now()),
+        }
+        self.shared.set_starved(self.is_starved());
+    }
+
+    /// Answers everything but ends with "the disk is full", and keeps those.
+    fn only_ends(&self, jobs: Vec<Job>, error: Option<&Arc<rusqlite::Error>>) -> Vec<Job> {
+        let (ends, others): (Vec<_>, Vec<_>) = jobs.into_iter().partition(Job::is_end);
+        for job in others {
+            job.refuse(EvidenceError::Full { path: self.path.clone(), source: error.cloned() });
+        }
+        ends
+    }
+
+    fn failed(&self, jobs: Vec<Job>, error: rusqlite::Error) {
+        tracing::error!(path = %self.path.display(), error = error.to_string(), jobs = jobs.len(), "evidence: commit failed");
+        let error = Arc::new(error);
+        for job in jobs {
+            job.refuse(EvidenceError::Commit(error.clone()));
+        }
+    }
+
+    /// One transaction: all of it or nothing, in the file and in memory.
+    fn write(&self, jobs: &[Job], extras: Extras) -> rusqlite::Result<Change> {
+        // Synced in any case: what is signed must not be forgotten, else the checkpoint's file would accuse the journal.
+        let sync = extras.checkpoint && self.settings.durability == Durability::Process;
+        if sync {
+            self.connection.pragma_update(None, "synchronous", "FULL")?;
+        }
+        let result = self.transaction(jobs, extras);
+        if result.is_err() && !self.connection.is_autocommit() {
+            // It is undone at the latest when the file is closed.
+            let _ = self.connection.execute_batch("ROLLBACK");
+        }
+        if sync {
+            // Staying at FULL is slower, not wrong.
+            let _ = self.connection.pragma_update(None, "synchronous", "NORMAL");
+        }
+        result
+    }
+
+    fn transaction(&self, jobs: &[Job], extras: Extras) -> rusqlite::Result<Change> {
+        let step = |sql: &str| self.connection.prepare_cached(sql)?.execute([]).map(drop);
+        let mut change = Change {
+            head: self.head,
+            at_ms: self.at_ms,
+            rows: Vec::with_capacity(jobs.len() + 2),
+            keys: Vec::with_capacity(jobs.len() * 8),
+            opened: Vec::new(),
+            ended: Vec::new(),
+            defined: Vec::new(),
+            answers: Vec::with_capacity(jobs.len()),
+            checkpoint: None,
+            indexed: extras.index,
+        };
+        step("BEGIN IMMEDIATE")?;
+        for job in jobs {
+            let answer = self.place(job, &mut change)?;
+            change.answers.push(answer);
+        }
+        if extras.checkpoint {
+            self.sign(&mut change)?;
+        }
+        if extras.index {
+            self.index(&change)?;
+        }
+        step("COMMIT")?;
+        Ok(change)
+    }
+
+    /// Gives a job its record.
+    fn place(&self, job: &Job, change: &mut Change) -> rusqlite::Result<Result<EvidenceId, EvidenceError>> {
+        let draft = match job {
+            Job::Begin(draft, ..) if self.open.contains_key(&draft.id) => {
+                return Ok(Err(EvidenceError::BegunBefore(draft.id.clone())));
+            }
+            Job::Begin(draft, ..) => {
+                change.opened.push((draft.id.clone(), change.rows.len()));
+                draft
+            }
+            Job::End(_, begin, _) if !self.open.contains_key(begin) || change.ended.contains(begin) => {
+                return Ok(Err(EvidenceError::NotOpen(begin.clone())));
+            }
+            Job::End(draft, begin, _) => {
+                if let Some(definition) = &draft.enforcement {
+                    self.define(definition, change)?;
+                }
+                change.ended.push(begin.clone());
+                draft
+            }
+            Job::Refuse(draft, _) => draft,
+            Job::Checkpoint(_) => return Ok(Ok(EvidenceId::generate())),
+            Job::Forget { upto, hash, keys, .. } => {
+                self.forget(*upto, hash, keys)?;
+                return Ok(Ok(EvidenceId::generate()));
+            }
+        };
+        self.append(&draft.body, draft.at_ms, &draft.keys, change)?;
+        Ok(Ok(draft.id.clone()))
+    }
+
+    /// One row: place, hash, insert.
+    fn append(&self, body: &[u8], clock_ms: u64, keys: &[i64], change: &mut Change) -> rusqlite::Result<()> {
+        let seq = change.head.seq + 1;
+        let at_ms = clock_ms.max(change.at_ms);
+        let behind = clock_ms != 0 && at_ms - clock_ms > CLOCK_SLACK_MS;
+        let mut line = Vec::with_capacity(body.len() + 48);
+        place(seq, at_ms, behind.then_some(clock_ms), &mut line);
+        line.extend_from_slice(&body[1..]);
+        let hash = link(&change.head.hash, &Digest::of(&line));
+        let sql = "INSERT INTO records (seq, hash, line) VALUES (?1, ?2, ?3)";
+        self.connection.prepare_cached(sql)?.execute((seq, &hash, &line))?;
+        change.keys.extend(keys.iter().map(|&key| (key, seq)));
+        change.head = Place { seq, hash };
+        change.at_ms = at_ms;
+        change.rows.push(Row { seq, hash, line });
+        Ok(())
+    }
+
+    /// A record for a report that the chain does not have yet.
+    fn define(&self, definition: &Definition, change: &mut Change) -> rusqlite::Result<()> {
+        if self.known.contains(&definition.digest) || change.defined.contains(&definition.digest) {
+            return Ok(());
+        }
+        let id = EvidenceId::generate();
+        let report: &RawValue = serde_json::from_str(&definition.text).expect("it was written as JSON");
+        let body = body(&Defined { id: &id, kind: kind::ENFORCEMENT, enforcement: report });
+        self.append(&body, 0, &id_key(&id), change)?;
+        let sql = "INSERT OR IGNORE INTO enforcements (digest, text) VALUES (?1, ?2)";
+        self.connection.prepare_cached(sql)?.execute((&definition.digest.0, &definition.text))?;
+        change.defined.push(definition.digest);
+        Ok(())
+    }
+
+    /// A signed record for the head.
+    fn sign(&self, change: &mut Change) -> rusqlite::Result<()> {
+        let covered = change.head;
+        let signature = self.key.sign(&self.chain, covered.seq, &covered.hash);
+        let id = EvidenceId::generate();
+        let checkpoint = Checkpoint {
+            id: &id,
+            kind: kind::CHECKPOINT,
+            chain: &self.chain,
+            head: covered.hash,
+            signature: signature.clone(),
+        };
+        self.append(&body(&checkpoint), 0, &id_key(&id), change)?;
+        change.checkpoint = Some((covered, signature));
+        Ok(())
+    }
+
+    /// Writes what lists need, for all records since the last time.
+    fn index(&self, change: &Change) -> rusqlite::Result<()> {
+        let mut keys = [&self.unindexed[..], &change.keys[..]].concat();
+        keys.sort_unstable();
+        let mut insert = self.connection.prepare_cached("INSERT OR IGNORE INTO keys (key, seq) VALUES (?1, ?2)")?;
+        for (key, seq) in keys {
+            insert.execute((key, seq))?;
+        }
+        let mut opening = self.connection.prepare_cached("INSERT INTO open (seq, line) VALUES (?1, ?2)")?;
+        for (id, open) in &self.open {
+            if let Some(line) = open.line.as_ref().filter(|_| !change.ended.contains(id)) {
+                opening.execute((open.seq, line))?;
+            }
+        }
+        for (_, row) in &change.opened {
+            let row = &change.rows[*row];
+            opening.execute((row.seq, &row.line))?;
+        }
+        let mut closing = self.connection.prepare_cached("DELETE FROM open WHERE seq = ?1")?;
+        for seq in &self.ended_rows {
+            closing.execute([seq])?;
+        }
+        for id in &change.ended {
+            if let Some(open) = self.open.get(id).filter(|open| open.line.is_none()) {
+                closing.execute([open.seq])?;
+            }
+        }
+        self.connection.prepare_cached("UPDATE state SET indexed_seq = ?1")?.execute([change.head.seq]).map(drop)
+    }
+
+    /// Removes sealed records.
+    fn forget(&self, upto: u64, hash: &Digest, keys: &[(i64, u64)]) -> rusqlite::Result<()> {
+        let mut delete = self.connection.prepare_cached("DELETE FROM keys WHERE key = ?1 AND seq = ?2")?;
+        for key in keys {
+            delete.execute(*key)?;
+        }
+        self.connection.prepare_cached("DELETE FROM records WHERE seq <= ?1")?.execute([upto])?;
+        let sql = "UPDATE state SET sealed_seq = ?1, sealed_hash = ?2";
+        self.connection.prepare_cached(sql)?.execute((upto, hash)).map(drop)
+    }
+
+    /// The transaction is committed: takes it over into memory and answers.
+    fn done(&mut self, jobs: Vec<Job>, change: Change) {
+        let Change { head, at_ms, rows, keys, opened, ended, defined, answers, checkpoint, indexed } = change;
+        self.unsigned = if checkpoint.is_some() { 0 } else { self.unsigned + rows.len() as u64 };
+        self.unsigned_since =
+            if self.unsigned == 0 { None } else { self.unsigned_since.or_else(|| Some(Instant::now())) };
+        (self.head, self.at_ms) = (head, at_ms);
+        if jobs.iter().any(|job| matches!(job, Job::Forget { .. })) {
+            self.known.clear(); // every segment is to hold the reports that its ends refer to
+        }
+        self.known.extend(defined);
+        if indexed {
+            self.indexed_seq = head.seq;
+            self.unindexed.clear();
+            self.ended_rows.clear();
+            self.open.values_mut().for_each(|open| open.line = None);
+        } else {
+            self.unindexed.extend(keys);
+        }
+        for id in &ended {
+            if let Some(open) = self.open.remove(id)
+                && open.line.is_none()
+                && !indexed
+            {
+                self.ended_rows.push(open.seq);
+            }
+        }
+        for (id, row) in opened {
+            let line = (!indexed).then(|| rows[row].line.clone());
+            self.open.insert(id, Open { seq: rows[row].seq, line });
+        }
+        self.shared.moved(head, self.open.len());
+        if let Some((covered, signature)) = &checkpoint {
+            super::recover::note_checkpoint(&self.directory, &self.chain, *covered, signature);
+        }
+        for (job, answer) in jobs.into_iter().zip(answers) {
+            answer_job(job, answer, head);
+        }
+        if self.shared.follows() {
+            for Row { seq, hash, line } in rows {
+                self.shared.tell(Record { seq, hash, line: String::from_utf8(line).expect("lines are JSON") });
+            }
+        }
+        if checkpoint.is_some() && !self.is_starved() {
+            super::segment::consider(&self.shared, &self.connection, at_ms);
+        }
+    }
+}
+
+fn answer_job(job: Job, answer: Result<EvidenceId, EvidenceError>, head: Place) {
+    match (job, answer) {
+        (job, Err(error)) => job.refuse(error),
+        (Job::Begin(_, mut record, reply), Ok(_)) => {
+            record.arm();
+            // If nobody waits any more, the handle is dropped here and closes its record as lost.
+            let _ = reply.send(Ok(record));
+        }
+        // Nobody waiting is no loss: it is recorded.
+        (Job::End(_, _, Some(reply)) | Job::Refuse(_, reply), Ok(id)) => drop(reply.send(Ok(id))),
+        (Job::End(_, _, None), Ok(_)) => {}
+        (Job::Checkpoint(reply), Ok(_)) => drop(reply.send(Ok(head))),
+        (Job::Forget { reply, .. }, Ok(_)) => drop(reply.send(Ok(()))),
+    }
+}
+
+/// The JSON of a record of the chain's own.
+pub(super) fn body(record: &impl serde::Serialize) -> Vec<u8> {
+    serde_json::to_vec(record).expect("a record holds nothing that JSON lacks")
+}
+
+/// What a record of the chain's own is found by.
+pub(super) fn id_key(id: &EvidenceId) -> [i64; 1] {
+    [super::keys::key(super::keys::Field::Id, id.as_str())]
+}
+
+/// Whether there is no room, in one of the ways in which SQLite says so.
+fn is_full(error: &rusqlite::Error) -> bool {
+    matches!(error.sqlite_error_code(), Some(ErrorCode::DiskFull | ErrorCode::SystemIoFailure))
+}
