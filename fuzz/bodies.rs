@@ -181,7 +181,7 @@ pub fn request(bytes: &[u8]) {
         roles: [Role::User].into(),
         profiles: None,
     };
-    let facts = Facts { profiles: &PROFILES, lacking: &[], grant: None, approval: None, now_ms: 0 };
+    let facts = Facts { profiles: &PROFILES, lacking: &[], grant: None, risk: None, approval: None, now_ms: 0 };
     let judged = judge(&caller, &request, &facts);
     let verdict = explain(&caller, &request, &facts);
     assert_eq!(verdict.refusal, judged.as_ref().err().cloned(), "explain and judge disagree");

@@ -27,6 +27,7 @@
 //! | [`sqlite`] | files of SQLite: made, checked, one writer |
 //! | [`ledger`] | tokens, grants, budgets, sandboxes, execs, idempotency keys: one SQLite file, one writer |
 //! | [`evidence`] | the journal: a signed chain of what every operation did |
+//! | [`observe`] | metrics |
 //! | [`workspace`] | files of projects and execs, descriptor-relative |
 //! | [`isolation`] | the walls; warden and init; the only home of `unsafe` |
 //! | [`executor`] | runs a permit: warden's client, pumps, outcome |
@@ -45,6 +46,7 @@ pub mod executor;
 pub mod isolation;
 pub mod ledger;
 pub mod model;
+pub mod observe;
 pub mod pipeline;
 pub mod policy;
 pub mod profile;

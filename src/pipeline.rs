@@ -1,30 +1,36 @@
-//! The order, once: identify → judge (→ consent → judge) → list → admit → reserve → run → settle → answer.
+//! The order, once: identify → judge (→ consent → judge) → list → admit → reserve → begin → run → settle → end → answer.
 //!
-//! Each stage takes what only the stage before can make: no exec without a [`Permit`], no run without a place.
-//! A refusal is an answer. The run itself is a task of its own, so a caller that hangs up cancels it but can't
+//! Each stage takes what only the stage before can make: no exec without a [`Permit`], no run without a place, no program
+//! without the record of its begin. A refusal is an answer, and recorded like one. Begin is on its way to the disk while
+//! the sandbox is put up; the program's start waits for both, and the answer for the end. The run itself is a task of its own, so a caller that hangs up cancels it but can't
 //! leave it half-ended.
 #![forbid(unsafe_code)]
 
 mod admission;
 mod consent;
 mod grants;
+mod recording;
 
 pub use consent::{ConfirmationView, Edit};
 pub use grants::{GrantView, GrantWish};
+pub use recording::{Call, outputs_digest};
 
+use crate::evidence::{Begin, EvidenceError, EvidenceId, Journal};
 use crate::executor::{Executor, ProfileState, RunError, StopCause, Under};
 use crate::ledger::{Ledger, LedgerError, Reservation};
-use crate::model::{Amounts, ExecId, ExecRequest, Lacking, Meter, Outcome, Principal, SeccompReport};
+use crate::model::{ExecId, ExecRequest, Kind, Lacking, Outcome, Principal, SeccompReport};
+use crate::observe;
 use crate::policy::explain::{Verdict, explain};
 use crate::policy::grant::Grant;
-use crate::policy::{Approval, Facts, Permit, Refusal, judge};
+use crate::policy::risk::{Risk, assess};
+use crate::policy::{Approval, Facts, Permit, Refusal, Stage, judge_in_stages};
 use crate::profile::Profiles;
 use admission::{Admission, CancelOnDrop, Listed};
 use consent::Confirmations;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// How often an exec is judged again when the profiles change under it; each time takes a whole reload.
 const JUDGEMENTS_MAX: usize = 3;
@@ -38,6 +44,8 @@ pub enum Failure {
     Run(RunError),
     /// Grants and budgets could not be read or written.
     Ledger(LedgerError),
+    /// No record can be written, so nothing happens.
+    Evidence(EvidenceError),
     /// A bug of ours: the run's task panicked.
     Internal,
 }
@@ -82,11 +90,16 @@ pub struct Finished {
     pub profile: String,
     /// How it ended.
     pub outcome: Outcome,
+    /// What its code looked like.
+    pub risk: Risk,
+    /// The records of its begin and its end.
+    pub evidence: (EvidenceId, EvidenceId),
 }
 
 /// A request with the permit that a set of profiles gave it.
 struct Judged {
-    principal: Principal,
+    call: Call,
+    risk: Arc<Risk>,
     request: ExecRequest,
     grant: Option<Grant>,
     approval: Option<Approval>,
@@ -98,6 +111,7 @@ struct Shared {
     source: Arc<dyn Source>,
     executor: Executor,
     ledger: Ledger,
+    journal: Journal,
     admission: Arc<Admission>,
     confirmations: Confirmations,
     consent_seconds: u64,
@@ -127,23 +141,32 @@ fn now_ms() -> u64 {
 impl Pipeline {
     /// A pipeline over its parts.
     #[must_use]
-    pub fn new(source: Arc<dyn Source>, executor: Executor, ledger: Ledger, settings: Settings) -> Self {
+    pub fn new(
+        source: Arc<dyn Source>,
+        executor: Executor,
+        ledger: Ledger,
+        journal: Journal,
+        settings: Settings,
+    ) -> Self {
         let admission = Arc::new(Admission::new(settings.places, settings.queue_max));
         let (confirmations, consent_seconds) = (Confirmations::default(), settings.consent_seconds);
-        Self(Arc::new(Shared { source, executor, ledger, admission, confirmations, consent_seconds }))
+        Self(Arc::new(Shared { source, executor, ledger, journal, admission, confirmations, consent_seconds }))
     }
 
     /// One exec from request to outcome.
-    pub async fn exec(&self, principal: &Principal, request: &ExecRequest) -> Result<Finished, Failure> {
-        let judged = match self.judge(principal.clone(), request.clone(), None).await {
+    pub async fn exec(&self, call: &Call, request: &ExecRequest) -> Result<Finished, Failure> {
+        let asked = call.asks_exec(request);
+        let judged = match self.judge(call.clone(), request.clone(), None).await {
             Err(Failure::Refused(Refusal::ConsentNeeded { reason, digest })) => {
-                self.ask_consent(principal, request, reason, digest).await?
+                self.ask_consent(call, request, reason, digest).await
             }
-            judged => judged?,
+            judged => judged,
         };
-        let listed = self.0.admission.list(&judged.permit)?;
+        let judged = self.told(&asked, judged).await?;
+        let listed = self.0.admission.list(&judged.permit).map_err(Failure::from);
+        let listed = self.told(&asked, listed).await?;
         let _cancel_with_caller = CancelOnDrop(listed.stop.clone());
-        let task = tokio::spawn(self.clone().carry_out(listed, judged));
+        let task = tokio::spawn(self.clone().carry_out(listed, judged, asked));
         task.await.unwrap_or_else(|panic| {
             tracing::error!(%panic, "the task of an exec panicked");
             Err(Failure::Internal)
@@ -151,56 +174,69 @@ impl Pipeline {
     }
 
     /// What would be said to an exec, without running it: by the same judgement.
-    pub async fn explain(&self, principal: &Principal, request: &ExecRequest) -> Result<Verdict, Failure> {
+    pub async fn explain(&self, call: &Call, request: &ExecRequest) -> Result<Verdict, Failure> {
         let in_force = self.0.source.current().await;
         let grant = self.grant_named(request.grant_id.as_deref()).await?;
-        Ok(explain(principal, request, &facts(&in_force, grant.as_ref(), None)))
+        let risk = look(request).await;
+        Ok(explain(&call.principal, request, &facts(&in_force, grant.as_ref(), &risk, None)))
     }
 
-    async fn judge(
-        &self,
-        principal: Principal,
-        request: ExecRequest,
-        approval: Option<&Approval>,
-    ) -> Result<Judged, Failure> {
+    async fn judge(&self, call: Call, request: ExecRequest, approval: Option<&Approval>) -> Result<Judged, Failure> {
         let in_force = self.0.source.current().await;
         let grant = self.grant_named(request.grant_id.as_deref()).await?;
-        let permit = judge(&principal, &request, &facts(&in_force, grant.as_ref(), approval))?;
-        Ok(Judged { principal, request, grant, approval: approval.cloned(), in_force, permit })
+        let risk = look(&request).await;
+        let facts = facts(&in_force, grant.as_ref(), &risk, approval);
+        let mut begun = Instant::now();
+        let judged = judge_in_stages(&call.principal, &request, &facts, |stage| {
+            let took = begun.elapsed();
+            begun = Instant::now();
+            match stage {
+                Stage::Composed => observe::composed(took),
+                Stage::Guarded => observe::guarded(took),
+            }
+        });
+        let permit = judged?;
+        Ok(Judged { call, risk: Arc::new(risk), request, grant, approval: approval.cloned(), in_force, permit })
     }
 
-    async fn carry_out(self, listed: Listed, mut judged: Judged) -> Result<Finished, Failure> {
+    async fn carry_out(self, listed: Listed, mut judged: Judged, asked: Begin) -> Result<Finished, Failure> {
+        let begun = Instant::now();
         let place = tokio::select! {
-            place = self.0.admission.place() => place?,
-            () = listed.stop.stopped() => return Err(Refusal::NoSuchExec.into()),
+            place = self.0.admission.place() => place.map_err(Failure::from),
+            () = listed.stop.stopped() => Err(Refusal::NoSuchExec.into()),
         };
+        let place = self.told(&asked, place).await?;
         for _ in 0..JUDGEMENTS_MAX {
-            let reservation = self.reserve(&judged.permit).await?;
+            let reservation = self.reserve(&judged.permit).await;
+            let reservation = self.told(&asked, reservation).await?;
             match self.run(&listed, &judged, reservation).await {
                 // The profiles changed between judgement and run: what is judged and what is enforced must be one.
                 Err(Failure::Run(RunError::Overtaken)) => {
                     // With another policy an approval has another digest, and is none.
-                    judged = self.judge(judged.principal, judged.request, judged.approval.as_ref()).await?;
+                    let again = self.judge(judged.call, judged.request, judged.approval.as_ref()).await;
+                    judged = self.told(&asked, again).await?;
                 }
                 Err(failure) => return Err(failure),
-                Ok(outcome) => {
+                Ok(finished) => {
                     drop(place);
-                    let profile = judged.permit.profile_id().to_owned();
-                    tracing::info!(exec = %listed.exec, profile, ending = ?outcome.ending, "exec ended");
-                    return Ok(Finished { exec: listed.exec.clone(), profile, outcome });
+                    let (profile, ending) = (&finished.profile, finished.outcome.ending);
+                    let request = &judged.call.request_id;
+                    tracing::info!(exec = %listed.exec, request, trace = judged.call.trace_id, profile, ?ending, "exec ended");
+                    observe::exec_ended(labels(&judged.permit), &finished.outcome, begun.elapsed());
+                    return Ok(finished);
                 }
             }
         }
         Err(Failure::Run(RunError::Overtaken))
     }
 
-    /// Runs a judged exec within what is reserved for it, and settles.
+    /// Runs a judged exec within what is reserved for it, between its begin and its end, and settles.
     async fn run(
         &self,
         listed: &Listed,
         judged: &Judged,
         mut reservation: Option<Reservation>,
-    ) -> Result<Outcome, Failure> {
+    ) -> Result<Finished, Failure> {
         let Judged { in_force, permit, grant, .. } = judged;
         let mut permit = permit.clone();
         if let Some(reservation) = &mut reservation {
@@ -210,7 +246,8 @@ impl Pipeline {
         let filter = in_force.filters[usize::from(permit.profile_index())].clone();
         let under = Under { set: in_force.set, filter };
         self.0.admission.started.fetch_add(1, Ordering::Relaxed);
-        let running = self.0.executor.run(&listed.exec, &permit, &under, &listed.stop);
+        let begin = self.0.journal.begin(recording::begins(&judged.call, judged, listed.exec.as_str()));
+        let running = self.0.executor.run(&listed.exec, &permit, &under, &listed.stop, begin);
         tokio::pin!(running);
         let ran = tokio::select! {
             ran = &mut running => ran,
@@ -219,12 +256,30 @@ impl Pipeline {
                 running.await
             }
         };
-        if let Some(reservation) = reservation {
-            // What was not started is given back; an error leaves all of it counted as used.
-            let used = ran.as_ref().map(|outcome| used(&permit, outcome)).unwrap_or_default();
-            reservation.settle(used).await.map_err(Failure::Ledger)?;
-        }
-        ran.map_err(Failure::Run)
+        let used = match &ran {
+            Ok((_, Ok(outcome))) => recording::used(&permit, outcome),
+            _ => Default::default(), // what was not started is given back
+        };
+        let metered = reservation.is_some().then_some(&used);
+        let settled = match reservation {
+            Some(reservation) => reservation.settle(used).await, // an error leaves all of it counted as used
+            None => Ok(()),
+        };
+        let (record, ran) = ran.map_err(Failure::Evidence)?;
+        let begin = record.id().clone();
+        let ran = ran.map_err(Failure::Run);
+        let end = match &ran {
+            Ok(outcome) => recording::ends(outcome, metered, listed.stop.cause()),
+            Err(failure) => recording::fails(failure),
+        };
+        let end = record.end(end).await.map_err(Failure::Evidence)?;
+        let outcome = ran.inspect_err(|failure| {
+            let (code, class) = failure.said();
+            observe::not_done(code, class);
+        })?;
+        settled.map_err(Failure::Ledger)?;
+        let (profile, risk) = (permit.profile_id().to_owned(), judged.risk.as_ref().clone());
+        Ok(Finished { exec: listed.exec.clone(), profile, outcome, risk, evidence: (begin, end) })
     }
 
     /// Ends an exec of this caller. Another's is as unknown as none.
@@ -274,18 +329,31 @@ impl Pipeline {
     }
 }
 
-fn facts<'a>(in_force: &'a InForce, grant: Option<&'a Grant>, approval: Option<&'a Approval>) -> Facts<'a> {
+fn facts<'a>(
+    in_force: &'a InForce,
+    grant: Option<&'a Grant>,
+    risk: &'a Risk,
+    approval: Option<&'a Approval>,
+) -> Facts<'a> {
     let InForce { profiles, lacking, .. } = in_force;
-    Facts { profiles, lacking, grant, approval, now_ms: now_ms() }
+    Facts { profiles, lacking, grant, risk: Some(risk), approval, now_ms: now_ms() }
 }
 
-/// What an exec used up of its budget.
-fn used(permit: &Permit, outcome: &Outcome) -> Amounts {
-    let inputs: usize = permit.inputs().iter().map(|file| file.content.len()).sum();
-    Amounts::default()
-        .with(Meter::Calls, 1)
-        .with(Meter::BytesIn, outcome.usage.bytes_in + inputs as u64)
-        .with(Meter::BytesOut, outcome.usage.bytes_out)
-        .with(Meter::CpuMs, outcome.usage.cpu_ms)
-        .with(Meter::FileCount, permit.inputs().len() as u64)
+/// What the code looks like. Parsing takes its time, so it is not done on a thread that serves others; a plain program
+/// has nothing to parse.
+async fn look(request: &ExecRequest) -> Risk {
+    let exec = &request.exec;
+    let command = exec.command.clone().unwrap_or_default();
+    if exec.kind == Kind::Process {
+        return assess(exec.kind, None, &command, &exec.args);
+    }
+    let (kind, code, args) = (exec.kind, exec.code.clone(), exec.args.clone());
+    let looked = tokio::task::spawn_blocking(move || assess(kind, code.as_deref(), &command, &args)).await;
+    looked.unwrap_or_else(|_| assess(Kind::Process, None, "", &[]))
+}
+
+fn labels(permit: &Permit) -> observe::ExecLabels<'_> {
+    let effects: Vec<&str> = permit.side_effects().iter().map(|effect| effect.name()).collect();
+    let (kind, safety) = (permit.kind(), permit.safety().name());
+    observe::ExecLabels { kind, safety, side_effect: effects.join("+"), tenant: &permit.owner().tenant }
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 /// Module, and what it may use of the crate. `daemon` sees all.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("model", &["model"]),
+    ("observe", &["observe", "model"]),
     ("terms", &["terms", "model"]),
     ("profile", &["profile", "terms", "model"]),
     ("policy", &["policy", "profile", "terms", "model"]),
@@ -13,8 +14,11 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("sqlite", &["sqlite"]),
     ("ledger", &["ledger", "sqlite", "model", "policy"]),
     ("evidence", &["evidence", "sqlite", "model", "policy"]),
-    ("executor", &["executor", "policy", "isolation", "workspace", "model"]),
-    ("pipeline", &["pipeline", "executor", "ledger", "policy", "profile", "terms", "model"]),
+    ("executor", &["executor", "evidence", "policy", "isolation", "workspace", "model"]),
+    (
+        "pipeline",
+        &["pipeline", "executor", "evidence", "ledger", "observe", "policy", "profile", "terms", "workspace", "model"],
+    ),
     // The error mapping names the faults of the layers below; handlers themselves only speak to the pipeline.
     (
         "api",
@@ -25,6 +29,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "evidence",
             "isolation",
             "ledger",
+            "observe",
             "policy",
             "profile",
             "terms",

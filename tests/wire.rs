@@ -167,6 +167,8 @@ fn exec_answer() -> impl Strategy<Value = ExecAnswer> {
                 workspace: w[3].clone(),
                 degraded: w,
             },
+            risk: serde_json::json!({"level": "safe"}),
+            evidence: None,
         },
     )
 }

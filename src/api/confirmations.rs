@@ -4,16 +4,15 @@ use super::error::ApiError;
 use super::handlers::{Body, RequestId, State};
 use super::wire::{ApproveRequest, ConfirmationsAnswer, DenyRequest, EditRequest};
 use crate::model::{ConfirmationId, Principal};
-use crate::pipeline::{ConfirmationView, Edit, Failure};
-use crate::policy::Refusal;
+use crate::pipeline::{Call, ConfirmationView, Edit, Failure};
 use axum::extract::{Path, State as AxumState};
 use axum::{Extension, Json};
 
 /// Longest reason of a denial.
 const REASON_MAX: usize = 512;
 
-fn refused(id: &RequestId) -> impl Fn(Refusal) -> ApiError + '_ {
-    |refusal| ApiError::from(refusal).of_request(&id.0)
+fn failed(id: &RequestId) -> impl Fn(Failure) -> ApiError + '_ {
+    |failure| ApiError::from(failure).of_request(&id.0)
 }
 
 pub(super) async fn list(
@@ -27,18 +26,18 @@ pub(super) async fn list(
 
 pub(super) async fn approve(
     AxumState(state): AxumState<State>,
-    Extension(principal): Extension<Principal>,
+    Extension(call): Extension<Call>,
     Extension(id): Extension<RequestId>,
     Path(confirmation): Path<String>,
     Body(request): Body<ApproveRequest>,
 ) -> Result<Json<ConfirmationView>, ApiError> {
     let confirmation = ConfirmationId::from(confirmation);
-    state.pipeline.approve(&principal, &confirmation, &request.digest).map(Json).map_err(refused(&id))
+    state.pipeline.approve(&call, &confirmation, &request.digest).await.map(Json).map_err(failed(&id))
 }
 
 pub(super) async fn deny(
     AxumState(state): AxumState<State>,
-    Extension(principal): Extension<Principal>,
+    Extension(call): Extension<Call>,
     Extension(id): Extension<RequestId>,
     Path(confirmation): Path<String>,
     Body(request): Body<DenyRequest>,
@@ -48,18 +47,17 @@ pub(super) async fn deny(
         return Err(ApiError::field("reason", problem).of_request(&id.0));
     }
     let confirmation = ConfirmationId::from(confirmation);
-    state.pipeline.deny(&principal, &confirmation, &request.reason).map(Json).map_err(refused(&id))
+    state.pipeline.deny(&call, &confirmation, &request.reason).await.map(Json).map_err(failed(&id))
 }
 
 pub(super) async fn edit(
     AxumState(state): AxumState<State>,
-    Extension(principal): Extension<Principal>,
+    Extension(call): Extension<Call>,
     Extension(id): Extension<RequestId>,
     Path(confirmation): Path<String>,
     Body(request): Body<EditRequest>,
 ) -> Result<Json<ConfirmationView>, ApiError> {
     let EditRequest { exec, policy_overrides, timeout_ms } = request;
     let edit = Edit { exec, policy_overrides, timeout_ms };
-    let edited = state.pipeline.edit(&principal, &ConfirmationId::from(confirmation), edit).await;
-    edited.map(Json).map_err(|failure: Failure| ApiError::from(failure).of_request(&id.0))
+    state.pipeline.edit(&call, &ConfirmationId::from(confirmation), edit).await.map(Json).map_err(failed(&id))
 }

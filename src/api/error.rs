@@ -9,47 +9,15 @@ use crate::isolation::probe::Kernel;
 use crate::isolation::warden::protocol::Refused;
 use crate::isolation::warden::words::WordsError;
 use crate::ledger::LedgerError;
-use crate::model::{Capability, Layer};
+use crate::model::{Class, Layer};
 use crate::pipeline::Failure;
 use crate::policy::Refusal;
-use crate::policy::compose::Origin;
-use crate::policy::guard::{Denial, List};
 use crate::workspace::WorkspaceError;
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use nix::errno::Errno;
 use serde_json::{Value, json};
-
-/// The stable families of SPEC §6.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Class {
-    Schema,
-    PermissionDeny,
-    DenyTool,
-    CapabilityBlocked,
-    BudgetExceeded,
-    Unavailable,
-    Timeout,
-    ExecutionFailed,
-    Internal,
-}
-
-impl Class {
-    fn name(self) -> &'static str {
-        match self {
-            Class::Schema => "SCHEMA.VALIDATION_FAILED",
-            Class::PermissionDeny => "SANDBOX.PERMISSION_DENY",
-            Class::DenyTool => "POLICY.DENY_TOOL",
-            Class::CapabilityBlocked => "SANDBOX.CAPABILITY_BLOCKED",
-            Class::BudgetExceeded => "QUOTA.BUDGET_EXCEEDED",
-            Class::Unavailable => "PROVIDER.UNAVAILABLE",
-            Class::Timeout => "LLM.TIMEOUT",
-            Class::ExecutionFailed => "TOOL.EXECUTION_FAILED",
-            Class::Internal => "UNKNOWN.INTERNAL",
-        }
-    }
-}
 
 /// An error on its way to the caller.
 #[derive(Debug)]
@@ -146,26 +114,6 @@ impl ApiError {
         Self::new(StatusCode::FORBIDDEN, code, Class::PermissionDeny, message).details(json!({"field": "grant_id"}))
     }
 
-    /// The guard's no: which side, which rule, what it was about.
-    fn denied(origin: Origin, denial: &Denial) -> Self {
-        let (code, class) = match denial {
-            Denial::Capability { .. } if origin == Origin::Grant => ("grant_does_not_cover", Class::PermissionDeny),
-            Denial::Resource { .. } if origin == Origin::Grant => ("grant_does_not_cover", Class::PermissionDeny),
-            Denial::Capability { .. } => ("capability_narrowed", Class::DenyTool),
-            Denial::Resource { capability: Capability::Process, .. } | Denial::NotListed { list: List::Tools, .. } => {
-                ("tool_not_allowed", Class::DenyTool)
-            }
-            Denial::Resource { .. } => ("resource_not_allowed", Class::CapabilityBlocked),
-            Denial::NotListed { list, .. } => (list.refusal_code(), Class::CapabilityBlocked),
-            Denial::ShellNeeded { .. } => ("shell_not_allowed", Class::DenyTool),
-            Denial::Variable { .. } => ("variable_not_allowed", Class::DenyTool),
-            Denial::Argument { .. } => ("argument_not_allowed", Class::DenyTool),
-            Denial::TooLarge { .. } => ("too_large", Class::CapabilityBlocked),
-        };
-        let (message, rule) = (format!("{denial}, says the {}", origin.name()), denial.rule());
-        Self::new(StatusCode::FORBIDDEN, code, class, message).details(json!({"origin": origin, "rule": rule}))
-    }
-
     /// The exec could not be carried out by our fault; nothing of the program ran.
     fn execution_failed() -> Self {
         let message = "the exec could not be carried out; the daemon's log has the cause under this request id";
@@ -180,28 +128,28 @@ impl ApiError {
 
 impl From<Refusal> for ApiError {
     fn from(refusal: Refusal) -> Self {
+        let (code, class) = (refusal.code(), refusal.class());
         match refusal {
             Refusal::UnknownProfile { given, known } => {
                 let message = format!("profile {given:?} is not known; there are {}", known.join(", "));
-                Self::new(StatusCode::UNPROCESSABLE_ENTITY, "unknown_profile", Class::Schema, message)
+                Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, class, message)
                     .details(json!({"field": "profile", "known": known}))
             }
             Refusal::ProfileNotAllowed { profile } => {
                 let message = format!(
                     "this caller may not use the profile {profile}; an [access] rule or its token says which it may"
                 );
-                Self::new(StatusCode::FORBIDDEN, "profile_not_allowed", Class::PermissionDeny, message)
+                Self::new(StatusCode::FORBIDDEN, code, class, message)
                     .details(json!({"field": "profile", "profile": profile}))
             }
             Refusal::RoleMissing { role } => {
                 let message = format!("this needs the role {}, which an [access] rule or a token gives", role.name());
-                Self::new(StatusCode::FORBIDDEN, "role_missing", Class::PermissionDeny, message)
-                    .details(json!({"role": role.name()}))
+                Self::new(StatusCode::FORBIDDEN, code, class, message).details(json!({"role": role.name()}))
             }
             Refusal::CapabilityNotSupported { capability, operation, available } => {
                 let name = capability.name();
                 let message = format!("the profile does not declare {name}:{operation}; use one that does");
-                Self::new(StatusCode::BAD_REQUEST, "capability_not_supported", Class::Schema, message)
+                Self::new(StatusCode::BAD_REQUEST, code, class, message)
                     .details(json!({"capability": name, "operation": operation, "available": available}))
             }
             Refusal::InvalidPath { field, reason } => {
@@ -215,51 +163,51 @@ impl From<Refusal> for ApiError {
                     "the profile declares {name}, but its root has none of {}; install one there or use another rootfs",
                     programs.join(", ")
                 );
-                Self::new(StatusCode::BAD_GATEWAY, "runtime_capability_missing", Class::Unavailable, message)
+                Self::new(StatusCode::BAD_GATEWAY, code, class, message)
                     .details(json!({"capability": name, "programs": programs}))
             }
             Refusal::GrantMissing { profile } => {
                 let message = format!("profile {profile} runs nothing without a grant; give grant_id");
-                Self::no_grant("grant_missing", message)
+                Self::no_grant(code, message)
             }
-            Refusal::NoSuchGrant => Self::no_grant("no_such_grant", "there is no such grant of yours"),
-            Refusal::GrantRevoked { at } => Self::no_grant("grant_revoked", format!("the grant was revoked at {at}")),
-            Refusal::GrantExpired { at } => Self::no_grant("grant_expired", format!("the grant expired at {at}")),
+            Refusal::NoSuchGrant => Self::no_grant(code, "there is no such grant of yours"),
+            Refusal::GrantRevoked { at } => Self::no_grant(code, format!("the grant was revoked at {at}")),
+            Refusal::GrantExpired { at } => Self::no_grant(code, format!("the grant expired at {at}")),
             Refusal::GrantForOther { field, granted } => {
-                Self::no_grant("grant_for_other", format!("the grant's {field} is {granted}, which this call is not"))
+                Self::no_grant(code, format!("the grant's {field} is {granted}, which this call is not"))
                     .details(json!({"field": field, "granted": granted}))
             }
-            Refusal::Denied { origin, denial } => Self::denied(origin, &denial),
+            Refusal::Denied { origin, denial } => {
+                let (message, rule) = (format!("{denial}, says the {}", origin.name()), denial.rule());
+                Self::new(StatusCode::FORBIDDEN, code, class, message).details(json!({"origin": origin, "rule": rule}))
+            }
             Refusal::ConsentNeeded { reason, digest } => {
                 let message = "a person has to agree to this first; an approver answers at /v1/confirmations";
-                Self::new(StatusCode::FORBIDDEN, "consent_needed", Class::DenyTool, message)
+                Self::new(StatusCode::FORBIDDEN, code, class, message)
                     .details(json!({"reason": reason, "digest": digest}))
             }
-            Refusal::ConsentDenied { confirmation, reason } => Self::new(
-                StatusCode::FORBIDDEN,
-                "consent_denied",
-                Class::DenyTool,
-                format!("a person said no: {reason}"),
-            )
-            .details(json!({"confirmation_id": confirmation})),
+            Refusal::ConsentDenied { confirmation, reason } => {
+                Self::new(StatusCode::FORBIDDEN, code, class, format!("a person said no: {reason}"))
+                    .details(json!({"confirmation_id": confirmation}))
+            }
             Refusal::ConsentTimedOut { confirmation, waited_ms } => {
                 let message =
                     format!("nobody agreed within {waited_ms} ms; ask an approver to look at /v1/confirmations");
-                Self::new(StatusCode::GATEWAY_TIMEOUT, "consent_timed_out", Class::Timeout, message)
+                Self::new(StatusCode::GATEWAY_TIMEOUT, code, class, message)
                     .details(json!({"confirmation_id": confirmation, "waited_ms": waited_ms}))
                     .retryable()
             }
             Refusal::NoSuchConfirmation => {
                 let message = "there is no such confirmation waiting that you may see";
-                Self::new(StatusCode::NOT_FOUND, "no_such_confirmation", Class::Schema, message)
+                Self::new(StatusCode::NOT_FOUND, code, class, message)
             }
             Refusal::OwnConfirmation => {
                 let message = "nobody agrees to its own request; another approver has to";
-                Self::new(StatusCode::FORBIDDEN, "own_confirmation", Class::PermissionDeny, message)
+                Self::new(StatusCode::FORBIDDEN, code, class, message)
             }
             Refusal::OtherDigest { digest } => {
                 let message = "what waits is not what this digest names; look at it again";
-                Self::new(StatusCode::CONFLICT, "other_digest", Class::Schema, message)
+                Self::new(StatusCode::CONFLICT, code, class, message)
                     .details(json!({"field": "digest", "digest": digest}))
             }
             Refusal::BudgetExceeded { meter, asked, left } => {
@@ -267,30 +215,27 @@ impl From<Refusal> for ApiError {
                 let message = format!(
                     "the grant's budget has {left} {name} left and this needs {asked}; running execs hold theirs"
                 );
-                Self::new(StatusCode::TOO_MANY_REQUESTS, "budget_exceeded", Class::BudgetExceeded, message)
+                Self::new(StatusCode::TOO_MANY_REQUESTS, code, class, message)
                     .details(json!({"meter": name, "asked": asked, "left": left}))
             }
             Refusal::Concurrency { most, retry_after_ms } => {
                 let message = format!("{most} execs of yours run under this profile, which is all it permits at once");
-                Self::new(StatusCode::TOO_MANY_REQUESTS, "concurrency", Class::BudgetExceeded, message)
+                Self::new(StatusCode::TOO_MANY_REQUESTS, code, class, message)
                     .details(json!({"most": most, "retry_after_ms": retry_after_ms}))
                     .retryable()
             }
             Refusal::Widens { field, asked, permitted } => {
                 let message = format!("{field} is {asked}, but {permitted} is permitted; a request may only narrow");
-                Self::new(StatusCode::FORBIDDEN, "override_widens", Class::DenyTool, message)
+                Self::new(StatusCode::FORBIDDEN, code, class, message)
                     .details(json!({"field": field, "asked": asked, "permitted": permitted}))
             }
             Refusal::NoSuchProject => {
-                Self::new(StatusCode::NOT_FOUND, "no_such_project", Class::Schema, "there is no such project of yours")
+                Self::new(StatusCode::NOT_FOUND, code, class, "there is no such project of yours")
                     .details(json!({"field": "project_id"}))
             }
-            Refusal::NoSuchExec => Self::new(
-                StatusCode::NOT_FOUND,
-                "no_such_exec",
-                Class::Schema,
-                "there is no such running exec of yours",
-            ),
+            Refusal::NoSuchExec => {
+                Self::new(StatusCode::NOT_FOUND, code, class, "there is no such running exec of yours")
+            }
             Refusal::NoSuchDirectory { field } => {
                 let message = format!("{field} is not a directory of the work area; make it first or leave it out");
                 Self::invalid_path(&field, "not_found", message)
@@ -298,13 +243,13 @@ impl From<Refusal> for ApiError {
             Refusal::Boundary { field } => Self::boundary(&field),
             Refusal::QueueFull { retry_after_ms } => {
                 let message = "all places are taken and the queue is full; try again, or raise max_concurrent_execs";
-                Self::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", Class::BudgetExceeded, message)
+                Self::new(StatusCode::TOO_MANY_REQUESTS, code, class, message)
                     .details(json!({"retry_after_ms": retry_after_ms}))
                     .retryable()
             }
             Refusal::Draining => {
                 let message = "the daemon is going down and takes no new execs; try again in a moment";
-                Self::new(StatusCode::SERVICE_UNAVAILABLE, "draining", Class::Unavailable, message).retryable()
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, code, class, message).retryable()
             }
         }
     }
@@ -480,6 +425,13 @@ impl From<Failure> for ApiError {
             Failure::Refused(refusal) => refusal.into(),
             Failure::Run(error) => error.into(),
             Failure::Ledger(error) => error.into(),
+            Failure::Evidence(error) => {
+                tracing::error!(error = &error as &dyn std::error::Error, "the journal of evidence failed");
+                let message = "no record can be written, so nothing is started; \
+                               make room on the disk of state_dir, or look into the log";
+                let (status, class) = (StatusCode::SERVICE_UNAVAILABLE, Class::Unavailable);
+                Self::new(status, "evidence_unavailable", class, message).retryable()
+            }
             Failure::Internal => Self::internal(),
         }
     }

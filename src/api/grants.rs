@@ -5,7 +5,7 @@ use super::error::ApiError;
 use super::handlers::{Body, RequestId, State};
 use super::wire::{GrantAnswer, GrantsAnswer, NewGrantRequest, RevokeGrantRequest};
 use crate::model::{GrantId, Owner, Principal, Timestamp};
-use crate::pipeline::{Failure, GrantView, GrantWish};
+use crate::pipeline::{Call, Failure, GrantView, GrantWish};
 use crate::policy::grant::Fingerprint;
 use crate::terms::allowset::AllowanceSet;
 use axum::extract::{Path, Query, State as AxumState};
@@ -78,12 +78,12 @@ fn failed(id: &RequestId) -> impl Fn(Failure) -> ApiError + '_ {
 
 pub(super) async fn issue(
     AxumState(state): AxumState<State>,
-    Extension(principal): Extension<Principal>,
+    Extension(call): Extension<Call>,
     Extension(id): Extension<RequestId>,
     Body(request): Body<NewGrantRequest>,
 ) -> Result<(StatusCode, Json<GrantAnswer>), ApiError> {
-    let wish = wish(&principal, request).map_err(|error| error.of_request(&id.0))?;
-    let view = state.pipeline.issue_grant(&principal, wish).await.map_err(failed(&id))?;
+    let wish = wish(&call.principal, request).map_err(|error| error.of_request(&id.0))?;
+    let view = state.pipeline.issue_grant(&call, wish).await.map_err(failed(&id))?;
     Ok((StatusCode::CREATED, Json(answer(view))))
 }
 
@@ -120,12 +120,12 @@ pub(super) async fn show(
 
 pub(super) async fn revoke(
     AxumState(state): AxumState<State>,
-    Extension(principal): Extension<Principal>,
+    Extension(call): Extension<Call>,
     Extension(id): Extension<RequestId>,
     Path(grant): Path<String>,
     Body(request): Body<RevokeGrantRequest>,
 ) -> Result<Json<GrantAnswer>, ApiError> {
     let grant = GrantId::from(grant);
-    let view = state.pipeline.revoke_grant(&principal, &grant, &request.reason).await.map_err(failed(&id))?;
+    let view = state.pipeline.revoke_grant(&call, &grant, &request.reason).await.map_err(failed(&id))?;
     Ok(Json(answer(view)))
 }

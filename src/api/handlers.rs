@@ -3,13 +3,14 @@
 use super::access::{Access, Peer};
 use super::doctor::Doctor;
 use super::error::ApiError;
-use super::wire::{ExecAnswer, ExplainAnswer, HealthAnswer, ProfileAnswer, ProfilesAnswer};
+use super::wire::{EvidencePair, ExecAnswer, ExplainAnswer, HealthAnswer, ProfileAnswer, ProfilesAnswer};
 use super::{confirmations, evidence, grants, tokens};
 use crate::evidence::Journal;
 use crate::executor::ProfileState;
 use crate::ledger::Ledger;
 use crate::model::{ExecId, ExecRequest, Object, Principal, Rootfs};
-use crate::pipeline::{InForce, Pipeline};
+use crate::observe::Metrics;
+use crate::pipeline::{Call, Finished, InForce, Pipeline};
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, FromRequest, Path, Request, State as AxumState};
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
@@ -23,6 +24,7 @@ use std::sync::Arc;
 /// Largest body: inputs and standard input of one exec.
 pub const BODY_MAX: usize = 16 << 20;
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
 /// What handlers share.
 #[derive(Clone)]
@@ -35,6 +37,8 @@ pub struct State {
     pub doctor: Arc<Doctor>,
     /// Tokens, grants and budgets.
     pub ledger: Ledger,
+    /// What is counted.
+    pub metrics: Metrics,
     /// What was done.
     pub journal: Journal,
 }
@@ -49,6 +53,7 @@ pub fn router(state: State) -> Router {
         .route("/v1/execs", post(run_exec))
         .route("/v1/execs/{id}", delete(cancel_exec))
         .route("/v1/health", get(health))
+        .route("/metrics", get(metrics))
         .route("/v1/doctor", get(doctor))
         .route("/v1/tokens", post(tokens::create).get(tokens::list))
         .route("/v1/tokens/{id}", delete(tokens::revoke))
@@ -99,8 +104,30 @@ async fn identify(AxumState(state): AxumState<State>, mut request: Request, next
         tracing::warn!(request = %id, ?peer, "a caller without an access rule");
         return ApiError::unauthenticated().of_request(&id).into_response();
     };
+    let trace_id = request.headers().get(TRACEPARENT).and_then(|value| trace_id(value.to_str().ok()?));
+    let call = Call { principal: principal.clone(), request_id: id.to_string(), trace_id: trace_id.clone() };
     request.extensions_mut().insert(principal);
-    next.run(request).await
+    request.extensions_mut().insert(call);
+    let mut response = next.run(request).await;
+    if let Some(passed_on) = trace_id.and_then(|trace| HeaderValue::from_str(&traceparent(&trace)).ok()) {
+        response.headers_mut().insert(TRACEPARENT, passed_on);
+    }
+    response
+}
+
+/// The trace of a W3C `traceparent`: version, 32 digits that are not all 0, 16 digits, flags.
+fn trace_id(header: &str) -> Option<String> {
+    let mut parts = header.split('-');
+    let (version, trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+    let hex = |text: &str, length| text.len() == length && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    let known = hex(version, 2) && version != "ff" && hex(trace, 32) && hex(span, 16) && hex(flags, 2);
+    (known && trace.bytes().any(|b| b != b'0') && span.bytes().any(|b| b != b'0')).then(|| trace.to_owned())
+}
+
+/// The same trace, with a span of our own.
+fn traceparent(trace: &str) -> String {
+    let digits = crate::evidence::Digest::of(ExecId::generate().as_str()).to_string();
+    format!("00-{trace}-{}-01", &digits[..16])
 }
 
 /// A JSON body whose mistakes name their field.
@@ -155,14 +182,23 @@ fn field_of(path: &str, problem: &str) -> String {
     }
 }
 
+/// The answer to an exec that ran.
+pub(super) fn exec_answer(finished: Finished) -> ExecAnswer {
+    let (begin, end) = finished.evidence;
+    let mut answer = ExecAnswer::new(finished.exec.to_string(), finished.profile, finished.outcome);
+    answer.risk = serde_json::to_value(&finished.risk).unwrap_or_default();
+    answer.evidence = Some(EvidencePair { begin: begin.to_string(), end: end.to_string() });
+    answer
+}
+
 async fn run_exec(
     AxumState(state): AxumState<State>,
-    Extension(principal): Extension<Principal>,
+    Extension(call): Extension<Call>,
     Extension(RequestId(id)): Extension<RequestId>,
     Body(request): Body<ExecRequest>,
 ) -> Result<Json<ExecAnswer>, ApiError> {
-    match state.pipeline.exec(&principal, &request).await {
-        Ok(finished) => Ok(Json(ExecAnswer::new(finished.exec.to_string(), finished.profile, finished.outcome))),
+    match state.pipeline.exec(&call, &request).await {
+        Ok(finished) => Ok(Json(exec_answer(finished))),
         Err(failure) => {
             let error = ApiError::from(failure).of_request(&id);
             tracing::info!(request = %id, ?error, "exec refused or failed");
@@ -174,11 +210,11 @@ async fn run_exec(
 /// What would be said to an exec; nothing is started. The no is the error that the exec itself would get.
 async fn explain(
     AxumState(state): AxumState<State>,
-    Extension(principal): Extension<Principal>,
+    Extension(call): Extension<Call>,
     Extension(RequestId(id)): Extension<RequestId>,
     Body(request): Body<ExecRequest>,
 ) -> Result<Json<ExplainAnswer>, ApiError> {
-    let explained = state.pipeline.explain(&principal, &request).await;
+    let explained = state.pipeline.explain(&call, &request).await;
     let verdict = explained.map_err(|failure| ApiError::from(failure).of_request(&id))?;
     Ok(Json(ExplainAnswer {
         allowed: verdict.refusal.is_none(),
@@ -223,6 +259,11 @@ async fn health(AxumState(state): AxumState<State>) -> Json<HealthAnswer> {
         execs_started: pipeline.started(),
         healthy: state.doctor.answer(&in_force).ok,
     })
+}
+
+async fn metrics(AxumState(state): AxumState<State>) -> ([(HeaderName, &'static str); 1], String) {
+    let text = state.metrics.render(state.pipeline.running(), state.pipeline.queued());
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text)
 }
 
 async fn doctor(AxumState(state): AxumState<State>) -> Response {
@@ -286,6 +327,23 @@ async fn show_profile(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_trace_is_taken_from_a_good_header_only() {
+        let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+        assert_eq!(trace_id(&format!("00-{trace}-00f067aa0ba902b7-01")).as_deref(), Some(trace));
+        assert!(trace_id(&traceparent(trace)).is_some_and(|again| again == trace));
+        for bad in [
+            "",
+            "00",
+            &format!("ff-{trace}-00f067aa0ba902b7-01"),
+            &format!("00-{trace}-0000000000000000-01"),
+            "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
+            &format!("00-{}-00f067aa0ba902b7-01", trace.to_uppercase()),
+        ] {
+            assert_eq!(trace_id(bad), None, "{bad}");
+        }
+    }
 
     fn field(json: &str) -> String {
         let error = parse::<ExecRequest>(json.as_bytes()).expect_err("a bad request");

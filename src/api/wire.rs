@@ -49,6 +49,21 @@ pub struct ExecAnswer {
     pub limits_hit: Vec<LimitHit>,
     /// What stood around it.
     pub enforcement: Enforcement,
+    /// What its code looked like: a hint, `{"level", "findings", "parsed"}`.
+    #[serde(default)]
+    pub risk: serde_json::Value,
+    /// Its records.
+    #[serde(default)]
+    pub evidence: Option<EvidencePair>,
+}
+
+/// The records of one exec.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EvidencePair {
+    /// Written before its program's first instruction.
+    pub begin: String,
+    /// Written before its answer.
+    pub end: String,
 }
 
 /// Text where the kept bytes are UTF-8 (a cut may have split the last character), base64 where they are not.
@@ -85,6 +100,8 @@ impl ExecAnswer {
             usage: outcome.usage,
             limits_hit: outcome.limits_hit,
             enforcement: outcome.enforcement,
+            risk: serde_json::Value::Null,
+            evidence: None,
         }
     }
 }

@@ -6,6 +6,7 @@ use crate::api::{Access, Doctor, State, router, serve};
 use crate::evidence::{Journal, Opened};
 use crate::executor::{Executor, HostReport, Warden};
 use crate::ledger::Ledger;
+use crate::observe::Metrics;
 use crate::pipeline::{InForce, Pipeline, Settings};
 use crate::workspace::Store;
 use anyhow::Context;
@@ -70,9 +71,11 @@ async fn serve_until_end(parts: Parts) -> anyhow::Result<i32> {
         queue_max: config.max_queued_execs,
         consent_seconds: config.consent_seconds,
     };
-    let pipeline = Pipeline::new(rules.clone(), executor, ledger.clone(), settings);
+    let pipeline = Pipeline::new(rules.clone(), executor, ledger.clone(), journal.clone(), settings);
     let access = Access::new(config.access.clone(), ledger.clone());
-    let state = State { ledger: ledger.clone(), journal: journal.clone(), pipeline: pipeline.clone(), access, doctor };
+    let metrics = Metrics::start().context("the metrics")?;
+    let state =
+        State { ledger: ledger.clone(), journal: journal.clone(), metrics, pipeline: pipeline.clone(), access, doctor };
     let listener = tokio::net::UnixListener::from_std(listener).context("the socket")?;
     // Before the first caller can see us well: a signal must never find its default disposition.
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM")?;

@@ -173,7 +173,7 @@ mod tests {
         use crate::policy::{Facts, judge};
         let profiles = crate::policy::shipped_profiles();
         let request = serde_json::from_str(r#"{"exec":{"kind":"process","command":"true"}}"#).expect("a request");
-        let facts = Facts { profiles: &profiles, lacking: &[], grant: None, approval: None, now_ms: 0 };
+        let facts = Facts { profiles: &profiles, lacking: &[], grant: None, risk: None, approval: None, now_ms: 0 };
         judge(&caller(), &request, &facts).expect("permitted")
     }
 

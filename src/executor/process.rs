@@ -3,6 +3,7 @@
 use super::client::{Accept, Warden, WardenGone};
 use super::stop::{ByteBudget, Stop};
 use super::{outcome, pump};
+use crate::evidence::{EvidenceError, OpenRecord};
 use crate::isolation::fault::{Fault, Step};
 use crate::isolation::landlock;
 use crate::isolation::probe::Kernel;
@@ -18,6 +19,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
+use tokio::net::unix::pipe;
 
 /// What the host was found to have; the same for every run of a daemon.
 #[derive(Debug, Clone)]
@@ -69,6 +71,15 @@ pub enum RunError {
     Pipes(#[source] io::Error),
 }
 
+/// A sandbox whose program waits for the word to start. Dropped, it dies.
+struct Prepared {
+    accept: Accept,
+    laid: Laid,
+    stdin: pipe::Sender,
+    stdout: pipe::Receiver,
+    stderr: pipe::Receiver,
+}
+
 /// Runs permitted programs.
 #[derive(Clone)]
 pub struct Executor {
@@ -90,8 +101,28 @@ impl Executor {
         &self.host
     }
 
-    /// Runs one program to its end. `stop` ends it early and keeps what it wrote; dropping the future ends it too.
-    pub async fn run(&self, exec: &ExecId, permit: &Permit, under: &Under, stop: &Stop) -> Result<Outcome, RunError> {
+    /// Runs one program to its end. The sandbox is prepared while `begin` is on its way to the disk, and no program
+    /// starts without the record that it gives. `stop` ends the program early and keeps what it wrote; dropping the
+    /// future ends it too.
+    pub async fn run(
+        &self,
+        exec: &ExecId,
+        permit: &Permit,
+        under: &Under,
+        stop: &Stop,
+        begin: impl Future<Output = Result<OpenRecord, EvidenceError>>,
+    ) -> Result<(OpenRecord, Result<Outcome, RunError>), EvidenceError> {
+        let (record, prepared) = tokio::join!(begin, self.prepare(exec, permit, under));
+        let record = record?; // what was prepared is killed with this return
+        let outcome = match prepared {
+            Ok(prepared) => self.go(prepared, &record, permit, under, stop).await,
+            Err(error) => Err(error),
+        };
+        Ok((record, outcome))
+    }
+
+    /// Puts a sandbox up, to the point where its program waits for our word.
+    async fn prepare(&self, exec: &ExecId, permit: &Permit, under: &Under) -> Result<Prepared, RunError> {
         let env = permit.env().iter().map(|(name, value)| format!("{name}={value}"));
         let words = Words::new(permit.command(), permit.cwd(), permit.argv(), env)?;
         let laid = self.lay(exec, permit).await?;
@@ -114,11 +145,23 @@ impl Executor {
             words,
         };
         let accepted = self.warden.run(run, vec![stdin_inside, stdout_inside, stderr_inside]).await?;
-        let Accept { status, mut ended, kill } = accepted.map_err(|refused| match refused {
+        let accept = accepted.map_err(|refused| match refused {
             Refused::Profile => RunError::Overtaken,
             refused => RunError::Refused(refused),
         })?;
+        Ok(Prepared { accept, laid, stdin, stdout, stderr })
+    }
 
+    /// Lets the program start, now that there is a record of it, and sees it to its end.
+    async fn go(
+        &self,
+        prepared: Prepared,
+        _record: &OpenRecord,
+        permit: &Permit,
+        under: &Under,
+        stop: &Stop,
+    ) -> Result<Outcome, RunError> {
+        let Prepared { accept: Accept { status, mut ended, kill }, laid, stdin, stdout, stderr } = prepared;
         let status = StatusSocket::new(status).map_err(RunError::Pipes)?;
         status.go();
         let started = Instant::now();

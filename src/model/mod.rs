@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod capability;
+mod class;
 mod enforcement;
 mod id;
 mod limits;
@@ -17,6 +18,7 @@ mod sandbox;
 mod timestamp;
 
 pub use capability::{Capability, CapabilityError, CapabilitySet, Lacking};
+pub use class::Class;
 pub use enforcement::{CgroupMode, CgroupReport, Enforcement, Hold, LandlockReport, Layer, SeccompReport};
 pub use id::{ConfirmationId, ExecId, GrantId, IdError, ProjectId, SandboxId, TokenId};
 pub use limits::{Limit, LimitError, Limits};

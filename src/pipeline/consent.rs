@@ -9,7 +9,8 @@
 //! is in memory, and gone with either. An approval names the digest that the approver has seen, serves once, and is
 //! nothing to a request that has changed since.
 
-use super::{Failure, Judged, Pipeline, now_ms};
+use super::{Call, Failure, Judged, Pipeline, now_ms};
+use crate::evidence::{Begin, Operation};
 use crate::model::{ConfirmationId, ExecRequest, Owner, PolicyOverrides, Principal, Role, Timestamp};
 use crate::policy::guard::ConsentReason;
 use crate::policy::{Approval, Refusal};
@@ -30,7 +31,7 @@ enum Decision {
 
 struct Pending {
     view: ConfirmationView,
-    principal: Principal,
+    call: Call,
     request: ExecRequest,
     decision: oneshot::Sender<Decision>,
 }
@@ -139,6 +140,10 @@ fn view(
     }
 }
 
+fn decides(call: &Call, what: &str, id: &ConfirmationId) -> Begin {
+    Begin { call_id: Some(id.to_string()), ..call.begin(Operation::Confirmation, what) }
+}
+
 /// Whether the caller may see a confirmation: its own, or as an approver of the tenant.
 fn sees(principal: &Principal, view: &ConfirmationView) -> bool {
     let same_tenant = view.tenant == principal.owner.tenant;
@@ -150,7 +155,7 @@ impl Pipeline {
     /// Waits for an approver; the request as it was approved, judged again.
     pub(super) async fn ask_consent(
         &self,
-        principal: &Principal,
+        call: &Call,
         request: &ExecRequest,
         reason: ConsentReason,
         digest: String,
@@ -162,20 +167,20 @@ impl Pipeline {
         let until_ms = now_ms().saturating_add(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
         let id = ConfirmationId::generate();
         let (decision, decided) = oneshot::channel();
-        let view = view(&principal.owner, request, reason, digest, id.clone(), until_ms);
+        let view = view(&call.principal.owner, request, reason, digest, id.clone(), until_ms);
         tracing::info!(confirmation = %id, digest = view.digest, "an exec waits for consent");
         {
             let mut pending = self.0.confirmations.pending();
             if pending.len() >= PENDING_MAX {
                 return Err(Refusal::QueueFull { retry_after_ms: 1000 }.into());
             }
-            let (principal, request) = (principal.clone(), request.clone());
-            pending.insert(id.clone(), Pending { view, principal, request, decision });
+            let (call, request) = (call.clone(), request.clone());
+            pending.insert(id.clone(), Pending { view, call, request, decision });
         }
         let _waiting = Waiting { confirmations: &self.0.confirmations, id: id.clone() };
         match tokio::time::timeout(wait, decided).await {
             Ok(Ok(Decision::Approved { request, approval })) => {
-                self.judge(principal.clone(), *request, Some(&approval)).await
+                self.judge(call.clone(), *request, Some(&approval)).await
             }
             Ok(Ok(Decision::Denied { reason })) => Err(Refusal::ConsentDenied { confirmation: id, reason }.into()),
             Ok(Err(_)) => Err(Refusal::Draining.into()),
@@ -208,7 +213,12 @@ impl Pipeline {
     }
 
     /// Agrees to exactly what has this digest.
-    pub fn approve(
+    pub async fn approve(&self, call: &Call, id: &ConfirmationId, digest: &str) -> Result<ConfirmationView, Failure> {
+        let act = async { self.take_approval(&call.principal, id, digest).map_err(Failure::from) };
+        self.recorded(decides(call, "confirmation.approve", id), act).await.map(|(view, _)| view)
+    }
+
+    fn take_approval(
         &self,
         approver: &Principal,
         id: &ConfirmationId,
@@ -227,7 +237,17 @@ impl Pipeline {
     }
 
     /// Says no.
-    pub fn deny(&self, approver: &Principal, id: &ConfirmationId, reason: &str) -> Result<ConfirmationView, Refusal> {
+    pub async fn deny(&self, call: &Call, id: &ConfirmationId, reason: &str) -> Result<ConfirmationView, Failure> {
+        let act = async { self.take_denial(&call.principal, id, reason).map_err(Failure::from) };
+        self.recorded(decides(call, "confirmation.deny", id), act).await.map(|(view, _)| view)
+    }
+
+    fn take_denial(
+        &self,
+        approver: &Principal,
+        id: &ConfirmationId,
+        reason: &str,
+    ) -> Result<ConfirmationView, Refusal> {
         let view = self.deciding(approver, id)?;
         let pending = self.0.confirmations.pending().remove(id).ok_or(Refusal::NoSuchConfirmation)?;
         tracing::info!(confirmation = %id, by = %approver.owner.subject, "consent denied");
@@ -237,17 +257,22 @@ impl Pipeline {
 
     /// Changes what waits. It is judged as the caller's own request, so it can't become more than the caller may; its
     /// new digest is what has to be approved.
-    pub async fn edit(
+    pub async fn edit(&self, call: &Call, id: &ConfirmationId, edit: Edit) -> Result<ConfirmationView, Failure> {
+        let act = self.take_edit(&call.principal, id, edit);
+        self.recorded(decides(call, "confirmation.edit", id), act).await.map(|(view, _)| view)
+    }
+
+    async fn take_edit(
         &self,
         approver: &Principal,
         id: &ConfirmationId,
         edit: Edit,
     ) -> Result<ConfirmationView, Failure> {
         let before = self.deciding(approver, id)?;
-        let (principal, mut request) = {
+        let (call, mut request) = {
             let pending = self.0.confirmations.pending();
             let waiting = pending.get(id).ok_or(Refusal::NoSuchConfirmation)?;
-            (waiting.principal.clone(), waiting.request.clone())
+            (waiting.call.clone(), waiting.request.clone())
         };
         if let Some(exec) = edit.exec {
             request.exec = exec;
@@ -256,14 +281,14 @@ impl Pipeline {
             request.policy_overrides = overrides;
         }
         request.timeout_ms = edit.timeout_ms.or(request.timeout_ms);
-        let (reason, digest) = match self.judge(principal.clone(), request.clone(), None).await {
+        let (reason, digest) = match self.judge(call.clone(), request.clone(), None).await {
             Err(Failure::Refused(Refusal::ConsentNeeded { reason, digest })) => (reason, digest),
             Err(failure) => return Err(failure),
             // It would not need consent any more; the approver has seen it all the same.
             Ok(judged) => (before.reason, judged.permit.digest()),
         };
         let until_ms = before.expires_at.ms();
-        let after = view(&principal.owner, &request, reason, digest, id.clone(), until_ms);
+        let after = view(&call.principal.owner, &request, reason, digest, id.clone(), until_ms);
         let mut pending = self.0.confirmations.pending();
         let waiting = pending.get_mut(id).ok_or(Refusal::NoSuchConfirmation)?;
         (waiting.view, waiting.request) = (after.clone(), request);

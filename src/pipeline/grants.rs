@@ -6,7 +6,8 @@
 //! | issuer | its tenant's | within its tenant |
 //! | admin | all | everywhere |
 
-use super::{Failure, Pipeline, now_ms};
+use super::{Call, Failure, Pipeline, now_ms};
+use crate::evidence::{Begin, Operation};
 use crate::ledger::{GrantFilter, GrantRow, LedgerError, NewGrant, Reservation};
 use crate::model::{Amounts, Budget, GrantId, Owner, Principal, Role, Timestamp};
 use crate::policy::grant::{Fingerprint, Grant};
@@ -109,7 +110,13 @@ fn checked(field: &str, word: &str, most: usize) -> Result<(), Refusal> {
 
 impl Pipeline {
     /// Issues a grant.
-    pub async fn issue_grant(&self, principal: &Principal, wish: GrantWish) -> Result<GrantView, Failure> {
+    pub async fn issue_grant(&self, call: &Call, wish: GrantWish) -> Result<GrantView, Failure> {
+        let asked = Begin { tool: Some(wish.tool.clone()), ..call.begin(Operation::Grant, "grant.issue") };
+        let asked = Begin { call_id: Some(wish.call_id.clone()), ..asked };
+        self.recorded(asked, self.issue(&call.principal, wish)).await.map(|(view, _)| view)
+    }
+
+    async fn issue(&self, principal: &Principal, wish: GrantWish) -> Result<GrantView, Failure> {
         issuer(principal)?;
         let words = [
             ("tenant", &wish.owner.tenant),
@@ -173,7 +180,12 @@ impl Pipeline {
     }
 
     /// Takes a grant back; what runs under it ends.
-    pub async fn revoke_grant(&self, principal: &Principal, id: &GrantId, reason: &str) -> Result<GrantView, Failure> {
+    pub async fn revoke_grant(&self, call: &Call, id: &GrantId, reason: &str) -> Result<GrantView, Failure> {
+        let asked = Begin { grant_id: Some(id.to_string()), ..call.begin(Operation::Grant, "grant.revoke") };
+        self.recorded(asked, self.revoke(&call.principal, id, reason)).await.map(|(view, _)| view)
+    }
+
+    async fn revoke(&self, principal: &Principal, id: &GrantId, reason: &str) -> Result<GrantView, Failure> {
         checked("reason", reason, REASON_MAX)?;
         self.grant_row(principal, id).await?; // who may not see it learns nothing, not even that a role is missing
         issuer(principal)?;

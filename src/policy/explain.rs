@@ -10,6 +10,7 @@ use super::grant::{ANY_TOOL, Fingerprint, Grant};
 use super::guard::{Denial, List};
 use super::judge::{Facts, capability_of, judge};
 use super::refusal::Refusal;
+use super::risk::Risk;
 use crate::model::{Budget, ExecRequest, GrantId, Lacking, Limit, Principal, Timestamp};
 use crate::profile::{Profile, Profiles};
 use crate::terms::CapKey;
@@ -87,6 +88,7 @@ struct Trial {
     profiles: Profiles,
     lacking: Vec<Lacking>,
     grant: Option<Grant>,
+    risk: Option<Risk>,
     approval: Option<Approval>,
     now_ms: u64,
 }
@@ -115,6 +117,7 @@ pub fn explain(principal: &Principal, request: &ExecRequest, facts: &Facts<'_>) 
         profiles: facts.profiles.clone(),
         lacking: facts.lacking.to_vec(),
         grant: facts.grant.cloned(),
+        risk: facts.risk.cloned(),
         approval: facts.approval.cloned(),
         now_ms: facts.now_ms,
     };
@@ -133,7 +136,8 @@ fn origin_layer(origin: Origin) -> Layer {
 }
 
 /// Whose rule said no, and its name.
-fn rule_of(refusal: &Refusal) -> (Layer, String) {
+#[must_use]
+pub fn rule_of(refusal: &Refusal) -> (Layer, String) {
     let (layer, rule) = match refusal {
         Refusal::UnknownProfile { .. } => (Layer::Request, "profile"),
         Refusal::ProfileNotAllowed { .. } => (Layer::Access, "profiles"),
@@ -181,6 +185,7 @@ impl Trial {
             profiles: &self.profiles,
             lacking: &self.lacking,
             grant: self.grant.as_ref(),
+            risk: self.risk.as_ref(),
             approval: self.approval.as_ref(),
             now_ms: self.now_ms,
         }
@@ -517,6 +522,7 @@ consent = { from_safety = "high" }
                 profiles: &profiles,
                 lacking: if lacks { &lacking } else { &[] },
                 grant: Some(&grants[which]),
+                risk: None,
                 approval: None,
                 now_ms: 100,
             };

@@ -161,6 +161,8 @@ pub enum ConsentReason {
     Safety(Safety),
     /// Because of this effect.
     SideEffect(SideEffect),
+    /// Because of what the code looks like.
+    Risk,
 }
 
 impl Terms {

@@ -10,10 +10,11 @@
 use super::compose::{Effective, Origin, Side, compose, deciding};
 use super::consent::{Approval, digest};
 use super::grant::{Claim, Grant};
-use super::guard::{Call, Denial};
+use super::guard::{Call, ConsentReason, Denial};
 use super::permit::{Metered, Permit, Program};
 use super::read::{invalid, read};
 use super::refusal::Refusal;
+use super::risk::{Risk, RiskLevel};
 use crate::model::{
     Capability, ExecRequest, Kind, Lacking, Limit, LimitError, Limits, Mode, PolicyOverrides, Principal, Role,
 };
@@ -22,7 +23,7 @@ use crate::terms::allowset::AllowanceSet;
 use crate::terms::lists::{AllowList, Pattern};
 use crate::terms::tools;
 use crate::terms::uses::Use;
-use crate::terms::{AllowLists, CapKey, Caps, Size, Terms};
+use crate::terms::{AllowLists, CapKey, Caps, SecurityMode, Size, Terms};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -36,6 +37,8 @@ pub struct Facts<'a> {
     pub lacking: &'a [Lacking],
     /// The grant that the request names, if it names one.
     pub grant: Option<&'a Grant>,
+    /// What the code looks like; a hint that can ask for consent and open nothing.
+    pub risk: Option<&'a Risk>,
     /// What a person has agreed to, if one was asked.
     pub approval: Option<&'a Approval>,
     /// The time.
@@ -52,8 +55,27 @@ pub fn capability_of(kind: Kind) -> Capability {
     }
 }
 
+/// A part of a judgement that has just ended, for whoever takes the time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// The sides are one.
+    Composed,
+    /// The guard has spoken.
+    Guarded,
+}
+
 /// Judges one request of one caller.
 pub fn judge(principal: &Principal, request: &ExecRequest, facts: &Facts<'_>) -> Result<Permit, Refusal> {
+    judge_in_stages(principal, request, facts, |_| ())
+}
+
+/// The same, and tells when each stage has ended.
+pub fn judge_in_stages(
+    principal: &Principal,
+    request: &ExecRequest,
+    facts: &Facts<'_>,
+    mut ended: impl FnMut(Stage),
+) -> Result<Permit, Refusal> {
     let (index, profile) = facts.profiles.find(&request.profile).ok_or_else(|| Refusal::UnknownProfile {
         given: request.profile.clone(),
         known: facts.profiles.ids().into_iter().map(str::to_owned).collect(),
@@ -74,11 +96,17 @@ pub fn judge(principal: &Principal, request: &ExecRequest, facts: &Facts<'_>) ->
     let (narrowed, limits) = narrow(profile, &sides, request)?;
     sides.push(narrowed);
     let effective = composed(&sides)?;
-    guard(&effective, &sides, request, &program)?;
-
     let profile_hash = effective.profile_hash();
+    ended(Stage::Composed);
+    let guarded = guard(&effective, &sides, request, &program);
+    ended(Stage::Guarded);
+    guarded?;
     let terms = effective.terms();
-    if let Some(reason) = terms.consent_needed() {
+    let risky = || {
+        let high = facts.risk.is_some_and(|risk| risk.level == RiskLevel::High);
+        (high && profile.security_mode == SecurityMode::Strict).then_some(ConsentReason::Risk)
+    };
+    if let Some(reason) = terms.consent_needed().or_else(risky) {
         let digest = digest(&program, &principal.owner, &profile_hash);
         if facts.approval.is_none_or(|approval| approval.digest != digest) {
             return Err(Refusal::ConsentNeeded { reason, digest });
@@ -301,7 +329,7 @@ mod tests {
 
     fn judged_of(caller: &Principal, request: serde_json::Value) -> Result<Permit, Refusal> {
         let profiles = Profiles::load(None).expect("the shipped profiles");
-        let facts = Facts { profiles: &profiles, lacking: &[], grant: None, approval: None, now_ms: 0 };
+        let facts = Facts { profiles: &profiles, lacking: &[], grant: None, risk: None, approval: None, now_ms: 0 };
         judge(caller, &serde_json::from_value(request).expect("a request"), &facts)
     }
 
@@ -413,7 +441,8 @@ mod tests {
     fn what_the_root_lacks_is_the_last_no() {
         let profiles = Profiles::load(None).expect("the shipped profiles");
         let lacking = vec![Lacking::probe(|program| program != "python3"); profiles.ids().len()];
-        let facts = Facts { profiles: &profiles, lacking: &lacking, grant: None, approval: None, now_ms: 0 };
+        let facts =
+            Facts { profiles: &profiles, lacking: &lacking, grant: None, risk: None, approval: None, now_ms: 0 };
         let judged = |request: serde_json::Value| {
             judge(&caller(None), &serde_json::from_value(request).expect("a request"), &facts).err()
         };

@@ -18,7 +18,7 @@ pub mod risk;
 pub use crate::terms::path;
 
 pub use consent::Approval;
-pub use judge::{Facts, capability_of, judge};
+pub use judge::{Facts, Stage, capability_of, judge, judge_in_stages};
 pub use permit::{InputFile, Metered, Permit};
 pub use refusal::Refusal;
 

@@ -190,6 +190,13 @@ impl Permit {
         digest(&self.program, &self.owner, &self.profile_hash)
     }
 
+    /// SHA-256 over what goes in: the program, its environment and its data. The same for the same exec under any policy.
+    #[must_use]
+    pub fn inputs_digest(&self) -> String {
+        let nobody = Owner { tenant: String::new(), subject: String::new() };
+        digest(&self.program, &nobody, "")
+    }
+
     /// The directory of its artifacts, as callers know it.
     #[must_use]
     pub fn artifacts_path(&self, exec: &ExecId) -> Option<String> {

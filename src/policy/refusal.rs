@@ -2,8 +2,8 @@
 
 use super::compose::Origin;
 use super::grant::GrantDenial;
-use super::guard::{ConsentReason, Denial};
-use crate::model::{Capability, ConfirmationId, Meter, Role, Timestamp};
+use super::guard::{ConsentReason, Denial, List};
+use crate::model::{Capability, Class, ConfirmationId, Meter, Role, Timestamp};
 use crate::terms::path::PathReason;
 use serde_json::Value;
 
@@ -173,5 +173,70 @@ impl From<GrantDenial> for Refusal {
             GrantDenial::OtherTool { granted } => Self::GrantForOther { field: "tool", granted },
             GrantDenial::OtherCall { granted } => Self::GrantForOther { field: "call_id", granted },
         }
+    }
+}
+
+impl Refusal {
+    /// The precise reason, in answers, evidence and metrics.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        self.said().0
+    }
+
+    /// Its family.
+    #[must_use]
+    pub fn class(&self) -> Class {
+        self.said().1
+    }
+
+    fn said(&self) -> (&'static str, Class) {
+        match self {
+            Self::UnknownProfile { .. } => ("unknown_profile", Class::Schema),
+            Self::ProfileNotAllowed { .. } => ("profile_not_allowed", Class::PermissionDeny),
+            Self::RoleMissing { .. } => ("role_missing", Class::PermissionDeny),
+            Self::CapabilityNotSupported { .. } => ("capability_not_supported", Class::Schema),
+            Self::InvalidPath { .. } | Self::NoSuchDirectory { .. } => ("invalid_path", Class::Schema),
+            Self::InvalidField { .. } => ("invalid_field", Class::Schema),
+            Self::RuntimeMissing { .. } => ("runtime_capability_missing", Class::Unavailable),
+            Self::Widens { .. } => ("override_widens", Class::DenyTool),
+            Self::GrantMissing { .. } => ("grant_missing", Class::PermissionDeny),
+            Self::NoSuchGrant => ("no_such_grant", Class::PermissionDeny),
+            Self::GrantRevoked { .. } => ("grant_revoked", Class::PermissionDeny),
+            Self::GrantExpired { .. } => ("grant_expired", Class::PermissionDeny),
+            Self::GrantForOther { .. } => ("grant_for_other", Class::PermissionDeny),
+            Self::Denied { origin, denial } => denied(*origin, denial),
+            Self::ConsentNeeded { .. } => ("consent_needed", Class::DenyTool),
+            Self::ConsentDenied { .. } => ("consent_denied", Class::DenyTool),
+            Self::ConsentTimedOut { .. } => ("consent_timed_out", Class::Timeout),
+            Self::NoSuchConfirmation => ("no_such_confirmation", Class::Schema),
+            Self::OwnConfirmation => ("own_confirmation", Class::PermissionDeny),
+            Self::OtherDigest { .. } => ("other_digest", Class::Schema),
+            Self::BudgetExceeded { .. } => ("budget_exceeded", Class::BudgetExceeded),
+            Self::Concurrency { .. } => ("concurrency", Class::BudgetExceeded),
+            Self::NoSuchProject => ("no_such_project", Class::Schema),
+            Self::NoSuchExec => ("no_such_exec", Class::Schema),
+            Self::Boundary { .. } => ("boundary", Class::CapabilityBlocked),
+            Self::QueueFull { .. } => ("queue_full", Class::BudgetExceeded),
+            Self::Draining => ("draining", Class::Unavailable),
+        }
+    }
+}
+
+/// The guard's no.
+fn denied(origin: Origin, denial: &Denial) -> (&'static str, Class) {
+    match denial {
+        Denial::Capability { .. } | Denial::Resource { .. } if origin == Origin::Grant => {
+            ("grant_does_not_cover", Class::PermissionDeny)
+        }
+        Denial::Capability { .. } => ("capability_narrowed", Class::DenyTool),
+        Denial::Resource { capability: Capability::Process, .. } | Denial::NotListed { list: List::Tools, .. } => {
+            ("tool_not_allowed", Class::DenyTool)
+        }
+        Denial::Resource { .. } => ("resource_not_allowed", Class::CapabilityBlocked),
+        Denial::NotListed { list, .. } => (list.refusal_code(), Class::CapabilityBlocked),
+        Denial::ShellNeeded { .. } => ("shell_not_allowed", Class::DenyTool),
+        Denial::Variable { .. } => ("variable_not_allowed", Class::DenyTool),
+        Denial::Argument { .. } => ("argument_not_allowed", Class::DenyTool),
+        Denial::TooLarge { .. } => ("too_large", Class::CapabilityBlocked),
     }
 }

@@ -46,6 +46,18 @@ pub enum Safety {
     High,
 }
 
+impl Safety {
+    /// The name in files and answers.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Low => "low",
+            Self::Medium => "medium",
+            Self::High => "high",
+        }
+    }
+}
+
 /// What a use leaves behind or touches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -64,6 +76,22 @@ pub enum SideEffect {
     Browser,
     /// Starts programs.
     Process,
+}
+
+impl SideEffect {
+    /// The name in files and answers.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Network => "network",
+            Self::Filesystem => "filesystem",
+            Self::Browser => "browser",
+            Self::Process => "process",
+        }
+    }
 }
 
 /// A set of side effects. `none` is the empty set, and says nothing beside another.

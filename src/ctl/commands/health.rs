@@ -47,7 +47,7 @@ mod tests {
     #[test]
     fn health_is_a_few_lines() {
         let text = r#"{"status":"ok","version":"0.1.0","kernel":"6.8.0","landlock_abi":4,"cgroup_mode":"v2",
-            "controllers":["memory","pids"],"profiles":["shell","strict"],"running":1,"queued":0,"healthy":false}"#;
+            "controllers":["memory","pids"],"profiles":["shell","strict"],"running":1,"queued":0,"execs_started":7,"healthy":false}"#;
         let health: HealthAnswer = serde_json::from_str(text).expect("an answer");
         assert_eq!(
             lines(&health),

@@ -92,6 +92,14 @@ pub fn assess(kind: Kind, code: Option<&str>, command: &str, args: &[String]) ->
         (Kind::Python, None) => words("python3", args),
         (Kind::Shell, None) => words("bash", args),
     };
+    // A program without code among its words needs no parser, and so no thread: most calls are such.
+    if let Piece::Words(words) = &piece {
+        let mut sink = Sink::default();
+        argv::read(words, 0, &mut sink);
+        if sink.pieces.is_empty() {
+            return sink.risk();
+        }
+    }
     let thread = std::thread::Builder::new().name("risk".to_owned()).stack_size(STACK_BYTES);
     // The end of the thread is the catch: a panic of a parser ends there, and so does the memory of its tree.
     let read = thread.spawn(move || look(piece)).ok().and_then(|running| running.join().ok());
