@@ -4,8 +4,8 @@ use super::access::{Access, Peer};
 use super::doctor::Doctor;
 use super::error::ApiError;
 use super::tokens;
-use super::wire::{ExecAnswer, HealthAnswer, ProfileAnswer, ProfilesAnswer};
-use crate::executor::ProfileState;
+use super::wire::{ExecAnswer, HealthAnswer, PoolAnswer, ProfileAnswer, ProfilesAnswer};
+use crate::executor::{ProfileState, Warden};
 use crate::ledger::Ledger;
 use crate::model::{ExecId, ExecRequest, Object, Principal, Rootfs};
 use crate::pipeline::{InForce, Pipeline};
@@ -34,6 +34,8 @@ pub struct State {
     pub doctor: Arc<Doctor>,
     /// Tokens, grants and budgets.
     pub ledger: Ledger,
+    /// Asked for the figures of its pool, and for nothing else.
+    pub warden: Warden,
 }
 
 /// The id of one request, in its answer and in the log.
@@ -183,7 +185,21 @@ async fn health(AxumState(state): AxumState<State>) -> Json<HealthAnswer> {
         running: pipeline.running(),
         queued: pipeline.queued(),
         healthy: state.doctor.answer(&in_force).ok,
+        pool: pool(&state.warden, &in_force).await,
     })
+}
+
+async fn pool(warden: &Warden, in_force: &InForce) -> Vec<PoolAnswer> {
+    let pools = warden.pool().await.unwrap_or_default(); // a warden that is gone ends the daemon in a moment
+    let answer = |(profile, pool): (&crate::profile::Profile, crate::executor::PoolGauges)| PoolAnswer {
+        profile: profile.id.clone(),
+        idle: pool.idle,
+        busy: pool.busy,
+        target: pool.target,
+        hits: pool.hits,
+        misses: pool.misses,
+    };
+    in_force.profiles.iter().zip(pools).map(answer).collect()
 }
 
 async fn doctor(AxumState(state): AxumState<State>) -> Response {

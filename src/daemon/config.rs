@@ -59,8 +59,26 @@ pub struct Config {
     pub max_queued_execs: usize,
     /// Seconds that running execs get when the daemon stops.
     pub drain_seconds: u64,
+    /// Sandboxes that wait for a run.
+    pub pool: PoolRules,
     /// Who may call.
     pub access: AccessRules,
+}
+
+/// `[pool]`: how many sandboxes of each profile are built ahead. Each is used once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PoolRules {
+    /// At least so many wait, asked for or not.
+    pub min: u16,
+    /// At most so many, by recent demand; 0 builds none ahead.
+    pub max: u16,
+}
+
+impl Default for PoolRules {
+    fn default() -> Self {
+        Self { min: 1, max: 8 }
+    }
 }
 
 impl Default for Config {
@@ -74,6 +92,7 @@ impl Default for Config {
             max_concurrent_execs: 4,
             max_queued_execs: 64,
             drain_seconds: 5,
+            pool: PoolRules::default(),
             access: AccessRules::default(),
         }
     }
@@ -120,6 +139,10 @@ impl Config {
         if self.max_queued_execs > 65_536 {
             bail!("max_queued_execs is {}; it must be at most 65536", self.max_queued_execs);
         }
+        let PoolRules { min, max } = self.pool;
+        if max > 64 || min > max {
+            bail!("pool.min is {min} and pool.max {max}; max must be at most 64, and min not above it");
+        }
         Ok(())
     }
 }
@@ -140,6 +163,15 @@ mod tests {
     fn an_unknown_key_is_refused_with_its_line() {
         let error = Config::parse("run_dir = \"/x\"\ncolour = 1\n").expect_err("colour").to_string();
         assert!(error.contains("line 2") && error.contains("colour"), "{error}");
+    }
+
+    #[test]
+    fn a_pool_can_be_off_but_not_upside_down() {
+        let checked = |text: &str| Config::parse(text).and_then(|config| config.check());
+        assert!(checked("[pool]\nmin = 0\nmax = 0\n").is_ok());
+        assert!(checked("[pool]\nmax = 64\n").is_ok());
+        assert!(checked("[pool]\nmin = 4\nmax = 2\n").is_err());
+        assert!(checked("[pool]\nmax = 65\n").is_err());
     }
 
     #[test]

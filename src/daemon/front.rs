@@ -62,7 +62,7 @@ async fn serve_until_end(parts: Parts) -> anyhow::Result<i32> {
     let pipeline = Pipeline::new(rules.clone(), executor, config.max_concurrent_execs, config.max_queued_execs);
     let ledger = Ledger::open(&places.state_dir).context("the ledger of tokens and grants")?;
     let access = Access::new(config.access.clone(), ledger.clone());
-    let state = State { ledger: ledger.clone(), pipeline: pipeline.clone(), access, doctor };
+    let state = State { ledger: ledger.clone(), pipeline: pipeline.clone(), access, doctor, warden: warden.clone() };
     let listener = tokio::net::UnixListener::from_std(listener).context("the socket")?;
     // Before the first caller can see us well: a signal must never find its default disposition.
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM")?;

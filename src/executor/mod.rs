@@ -13,5 +13,6 @@ mod process;
 mod pump;
 
 pub use crate::isolation::warden::ProfileState;
+pub use crate::isolation::warden::protocol::PoolGauges;
 pub use client::{Warden, WardenGone};
 pub use process::{Executor, HostReport, RunError, Under};
