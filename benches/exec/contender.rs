@@ -1,8 +1,10 @@
 //! Who is measured: one call of each starts a program, waits for it and has its whole output.
 
+use super::cpu::Whose;
 use super::harness::{Client, Daemon};
 use serde_json::{Value, json};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// The profile that sandboxd runs the programs under.
 pub const PROFILE: &str = "python-default";
@@ -48,7 +50,10 @@ impl Program {
     pub fn batch(self, clients: usize) -> usize {
         match (self, clients) {
             (Program::True, 1) => 20,
-            (Program::Python, 1) | (Program::True, _) => 5,
+            // Many times what waits in the pool: this is about what can be kept up.
+            (Program::True, 64) => 4,
+            (Program::True, _) => 25,
+            (Program::Python, 1) => 5,
             (Program::Python, _) => 2,
         }
     }
@@ -109,15 +114,69 @@ impl Caller {
 }
 
 /// One of those that are compared, with its clients.
-pub struct Contender {
-    /// raw, bwrap or sandboxd.
+pub struct Contender<'a> {
+    /// raw, bwrap, cold or warm.
     pub name: &'static str,
     /// One per client.
     pub callers: Vec<Caller>,
+    /// Whose processor time it uses.
+    pub cpu: Whose,
+    daemon: Option<&'a Daemon>,
+}
+
+impl Contender<'_> {
+    /// Waits until its last call is cleared up and the pool is full: neither is the next one's burden, and both are its own cost.
+    pub fn settle(&self) {
+        let Some(daemon) = self.daemon else { return };
+        let deadline = Instant::now() + Duration::from_secs(5);
+        loop {
+            // Long enough for namespaces and groups to go.
+            std::thread::sleep(Duration::from_millis(20));
+            let pool = daemon.pool(PROFILE);
+            if pool["idle"] == pool["target"] || Instant::now() >= deadline {
+                return;
+            }
+        }
+    }
+}
+
+/// The two daemons: one without a pool, one with.
+pub struct Daemons {
+    /// Every sandbox is built when it is asked for.
+    pub cold: Daemon,
+    /// `POOL` sandboxes wait.
+    pub warm: Daemon,
+}
+
+/// Sandboxes of the profile that wait: more than the calls of one client in one turn.
+pub const POOL: u64 = 24;
+
+impl Daemons {
+    /// Starts both and fills the pool.
+    pub fn start(max_concurrent_execs: usize) -> Self {
+        let start = |max: u64| {
+            // No minimum: only the profile that is measured has a pool.
+            let text = format!("max_concurrent_execs = {max_concurrent_execs}\n[pool]\nmin = 0\nmax = {max}\n");
+            Daemon::start_with(&text, &[])
+        };
+        let daemons = Self { cold: start(0), warm: start(POOL) };
+        let request = json!({"profile": PROFILE, "exec": {"kind": "process", "command": "/usr/bin/true"}});
+        while daemons.warm.pool(PROFILE)["target"].as_u64() < Some(POOL) {
+            // Each call that finds the pool empty makes it larger.
+            std::thread::scope(|scope| (0..POOL).for_each(|_| drop(scope.spawn(|| daemons.warm.exec(&request)))));
+        }
+        daemons.warm.wait_for_pool();
+        daemons
+    }
 }
 
 /// All contenders for a program; the first is the one that the others are compared with.
-pub fn all(daemon: &Daemon, program: Program, bubblewrap: Option<&Bubblewrap>, clients: usize) -> Vec<Contender> {
+pub fn all<'a>(
+    daemons: &'a Daemons,
+    program: Program,
+    bubblewrap: Option<&Bubblewrap>,
+    clients: usize,
+) -> Vec<Contender<'a>> {
     let argv = program.argv();
     let words = |before: &str| before.split_whitespace().chain(argv.iter().copied()).map(str::to_owned).collect();
     let request = json!({
@@ -125,11 +184,14 @@ pub fn all(daemon: &Daemon, program: Program, bubblewrap: Option<&Bubblewrap>, c
         "exec": {"kind": "process", "command": argv[0], "args": argv[1..]},
     });
     let each = |make: &dyn Fn() -> Caller| (0..clients).map(|_| make()).collect();
-    let mut all = vec![Contender { name: "raw", callers: each(&|| Caller::Spawn(words(""))) }];
+    let ours = |name, callers| Contender { name, callers, cpu: Whose::Ours, daemon: None };
+    let mut all = vec![ours("raw", each(&|| Caller::Spawn(words(""))))];
     if bubblewrap.is_some() {
-        all.push(Contender { name: "bwrap", callers: each(&|| Caller::Spawn(words(BUBBLEWRAP))) });
+        all.push(ours("bwrap", each(&|| Caller::Spawn(words(BUBBLEWRAP)))));
     }
-    let connected = || Caller::Daemon(Box::new(daemon.client()), request.clone());
-    all.push(Contender { name: "sandboxd", callers: each(&connected) });
+    for (name, daemon) in [("cold", &daemons.cold), ("warm", &daemons.warm)] {
+        let callers = each(&|| Caller::Daemon(Box::new(daemon.client()), request.clone()));
+        all.push(Contender { name, callers, cpu: Whose::of(daemon), daemon: Some(daemon) });
+    }
     all
 }

@@ -9,12 +9,14 @@ const ROUNDS_MIN: usize = 5;
 
 /// What one contender's calls took.
 pub struct Series {
-    /// raw, bwrap or sandboxd.
+    /// raw, bwrap, cold or warm.
     pub name: &'static str,
     /// Milliseconds of each call, by round.
     pub rounds: Vec<Vec<f64>>,
     /// Time in which these calls were made, for calls per second.
     pub busy: Duration,
+    /// Processor time of these calls in milliseconds, with what was cleared up and built anew after them.
+    pub cpu_ms: f64,
 }
 
 /// How the calls of a cell follow each other.
@@ -40,7 +42,7 @@ pub struct Cell {
 
 impl Cell {
     /// Rounds of batches until `budget` is used up. The first round warms up and does not count.
-    pub fn interleaved(program: Program, batch: usize, budget: Duration, contenders: &mut [Contender]) -> Self {
+    pub fn interleaved(program: Program, batch: usize, budget: Duration, contenders: &mut [Contender<'_>]) -> Self {
         let mut cell = Self::empty(program, Mode::Batches(batch), contenders);
         for contender in contenders.iter_mut() {
             make_batch(&mut contender.callers, batch);
@@ -51,9 +53,13 @@ impl Cell {
             for place in 0..contenders.len() {
                 // Another one first each time: nobody always has the same predecessor's cold caches.
                 let who = (round + place) % contenders.len();
+                contenders[who].settle();
+                let cpu = contenders[who].cpu.now();
                 let began = Instant::now();
                 let times = make_batch(&mut contenders[who].callers, batch);
                 cell.series[who].busy += began.elapsed();
+                contenders[who].settle();
+                cell.series[who].cpu_ms += contenders[who].cpu.now() - cpu;
                 cell.series[who].rounds.push(times);
             }
             round += 1;
@@ -62,7 +68,7 @@ impl Cell {
     }
 
     /// One call per `pace`, the contenders in turn, until each had `calls`. A round is one call of each.
-    pub fn paced(program: Program, pace: Duration, calls: usize, contenders: &mut [Contender]) -> Self {
+    pub fn paced(program: Program, pace: Duration, calls: usize, contenders: &mut [Contender<'_>]) -> Self {
         let mut cell = Self::empty(program, Mode::Paced(pace), contenders);
         for contender in contenders.iter_mut() {
             contender.callers[0].call();
@@ -86,12 +92,13 @@ impl Cell {
         cell
     }
 
-    fn empty(program: Program, mode: Mode, contenders: &[Contender]) -> Self {
+    fn empty(program: Program, mode: Mode, contenders: &[Contender<'_>]) -> Self {
         let clients = contenders.first().map_or(0, |contender| contender.callers.len());
         let series = contenders.iter().map(|contender| Series {
             name: contender.name,
             rounds: Vec::new(),
             busy: Duration::ZERO,
+            cpu_ms: 0.0,
         });
         Self { program, clients, mode, series: series.collect() }
     }

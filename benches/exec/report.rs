@@ -1,6 +1,7 @@
 //! Numbers for people and for machines: absolute times, ratios to raw, and how far to trust them.
 
-use super::contender::{Bubblewrap, PROFILE};
+use super::contender::{Bubblewrap, POOL, PROFILE};
+use super::goals::{self, Goal};
 use super::measure::{Cell, Mode, Series};
 use serde_json::{Value, json};
 use std::fmt;
@@ -49,22 +50,29 @@ impl fmt::Display for Head {
         }
         writeln!(
             f,
-            "  sandboxd  profile {PROFILE}, every layer, over one kept-alive connection per client;\n            \
-             max_concurrent_execs = {}, as many as there are clients at most, so that no call queues",
+            "  cold      sandboxd, profile {PROFILE}, every layer, over one kept-alive connection per client; no pool;\n            \
+             max_concurrent_execs = {}, as many as there are clients at most, so that no call queues\n  \
+             warm      the same with up to {POOL} sandboxes that wait; full when a turn begins\n  \
+             cpu       milliseconds of processor time per call, with kernel threads, clearing up and filling the pool",
             self.max_concurrent_execs
         )
     }
 }
 
 /// What a series comes down to.
-struct Summary {
+pub struct Summary {
     calls: usize,
-    p50: f64,
+    /// Percentiles in milliseconds.
+    pub p50: f64,
     p95: f64,
-    p99: f64,
+    /// The longest but one in a hundred.
+    pub p99: f64,
     /// Medians of the rounds: the fifth and the ninety-fifth percentile of them.
     round_p50: (f64, f64),
-    per_second: f64,
+    /// Calls per second of the time in which it was called.
+    pub per_second: f64,
+    /// Processor time per call.
+    pub cpu_ms: f64,
 }
 
 /// The smallest value that at least this share of all is not above. `sorted` is not empty.
@@ -84,7 +92,8 @@ fn median(values: &[f64]) -> f64 {
 }
 
 impl Summary {
-    fn of(series: &Series) -> Self {
+    /// Of one series.
+    pub fn of(series: &Series) -> Self {
         let all = sorted(series.rounds.iter().flatten().copied());
         let medians = sorted(series.rounds.iter().map(|round| median(round)));
         Self {
@@ -94,6 +103,7 @@ impl Summary {
             p99: percentile(&all, 0.99),
             round_p50: (percentile(&medians, 0.05), percentile(&medians, 0.95)),
             per_second: all.len() as f64 / series.busy.as_secs_f64(),
+            cpu_ms: series.cpu_ms / all.len() as f64,
         }
     }
 }
@@ -115,19 +125,21 @@ pub fn table(cell: &Cell) -> String {
     };
     let mut text = format!("\n{}, {many}; {way}, {calls} calls each\n", cell.program.name());
     text.push_str(&format!(
-        "  {:<10}{:>9}{:>9}{:>9}   {:>7}{:>7}{:>7}   {:<22}{:>8}\n",
-        "", "p50", "p95", "p99", "p50", "p95", "p99", "p50 ratio by round", "calls/s"
+        "  {:<10}{:>9}{:>9}{:>9}   {:>7}{:>7}{:>7}   {:<22}{:>8}{:>8}{:>8}\n",
+        "", "p50", "p95", "p99", "p50", "p95", "p99", "p50 ratio by round", "calls/s", "cpu", "cpu"
     ));
     for series in &cell.series {
         let own = Summary::of(series);
         let (middle, low, high) = ratio_by_round(series, &cell.series[0]);
         let per_second = match cell.mode {
-            Mode::Batches(_) => format!("{:.0}", own.per_second),
+            Mode::Batches(_) => {
+                format!("{:>8.0}{:>8.2}{:>7.2}x", own.per_second, own.cpu_ms, own.cpu_ms / raw.cpu_ms)
+            }
             Mode::Paced(_) => String::new(), // it is the pace that sets it
         };
         let by_round = format!("{middle:.2} ({low:.2} to {high:.2})");
         text.push_str(&format!(
-            "  {:<10}{:>9.3}{:>9.3}{:>9.3}   {:>6.2}x{:>6.2}x{:>6.2}x   {by_round:<22}{per_second:>8}\n",
+            "  {:<10}{:>9.3}{:>9.3}{:>9.3}   {:>6.2}x{:>6.2}x{:>6.2}x   {by_round:<22}{per_second}\n",
             series.name,
             own.p50,
             own.p95,
@@ -158,7 +170,7 @@ pub fn table(cell: &Cell) -> String {
 }
 
 /// All cells, with the calls of each contender summed up.
-pub fn write_json(path: &Path, head: &Head, cells: &[Cell]) {
+pub fn write_json(path: &Path, head: &Head, cells: &[Cell], goals: &[Goal]) {
     let round = |value: f64| (value * 10_000.0).round() / 10_000.0;
     let series = |cell: &Cell| -> Vec<Value> {
         let raw = Summary::of(&cell.series[0]);
@@ -176,6 +188,7 @@ pub fn write_json(path: &Path, head: &Head, cells: &[Cell]) {
                 "p50_to_raw_by_round": {"p50": round(middle), "p5": round(low), "p95": round(high)},
                 "round_p50_ms": {"p5": round(own.round_p50.0), "p95": round(own.round_p50.1)},
                 "calls_per_second": round(own.per_second),
+                "cpu_ms_per_call": matches!(cell.mode, Mode::Batches(_)).then(|| round(own.cpu_ms)),
             })
         };
         cell.series.iter().map(one).collect()
@@ -197,7 +210,7 @@ pub fn write_json(path: &Path, head: &Head, cells: &[Cell]) {
         "kernel": head.kernel, "cpus": head.cpus, "load_at_start": head.load, "bwrap": head.bubblewrap,
         "release_build": !cfg!(debug_assertions),
         "profile": PROFILE, "max_concurrent_execs": head.max_concurrent_execs,
-        "cells": cells,
+        "pool": POOL, "goals": goals::json(goals), "cells": cells,
     });
     let directory = path.parent().expect("a file in the target directory");
     std::fs::create_dir_all(directory).expect("the target directory is ours to write");

@@ -3,10 +3,10 @@
 use super::access::{Access, Peer};
 use super::doctor::Doctor;
 use super::error::ApiError;
-use super::wire::{EvidencePair, ExecAnswer, ExplainAnswer, HealthAnswer, ProfileAnswer, ProfilesAnswer};
+use super::wire::{EvidencePair, ExecAnswer, ExplainAnswer, HealthAnswer, PoolAnswer, ProfileAnswer, ProfilesAnswer};
 use super::{confirmations, evidence, grants, tokens};
 use crate::evidence::Journal;
-use crate::executor::ProfileState;
+use crate::executor::{ProfileState, Warden};
 use crate::ledger::Ledger;
 use crate::model::{ExecId, ExecRequest, Object, Principal, Rootfs};
 use crate::observe::Metrics;
@@ -41,6 +41,8 @@ pub struct State {
     pub metrics: Metrics,
     /// What was done.
     pub journal: Journal,
+    /// Asked for the figures of its pool, and for nothing else.
+    pub warden: Warden,
 }
 
 /// The id of one request, in its answer and in the log.
@@ -258,12 +260,26 @@ async fn health(AxumState(state): AxumState<State>) -> Json<HealthAnswer> {
         queued: pipeline.queued(),
         execs_started: pipeline.started(),
         healthy: state.doctor.answer(&in_force).ok,
+        pool: pool(&state.warden, &in_force).await,
     })
 }
 
 async fn metrics(AxumState(state): AxumState<State>) -> ([(HeaderName, &'static str); 1], String) {
     let text = state.metrics.render(state.pipeline.running(), state.pipeline.queued());
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text)
+}
+
+async fn pool(warden: &Warden, in_force: &InForce) -> Vec<PoolAnswer> {
+    let pools = warden.pool().await.unwrap_or_default(); // a warden that is gone ends the daemon in a moment
+    let answer = |(profile, pool): (&crate::profile::Profile, crate::executor::PoolGauges)| PoolAnswer {
+        profile: profile.id.clone(),
+        idle: pool.idle,
+        busy: pool.busy,
+        target: pool.target,
+        hits: pool.hits,
+        misses: pool.misses,
+    };
+    in_force.profiles.iter().zip(pools).map(answer).collect()
 }
 
 async fn doctor(AxumState(state): AxumState<State>) -> Response {

@@ -196,6 +196,26 @@ pub struct HealthAnswer {
     pub execs_started: u64,
     /// Whether every check of the doctor passed.
     pub healthy: bool,
+    /// Sandboxes that wait for a run, by profile; empty if the warden can't say.
+    #[serde(default)]
+    pub pool: Vec<PoolAnswer>,
+}
+
+/// The waiting sandboxes of one profile.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolAnswer {
+    /// Whose.
+    pub profile: String,
+    /// How many wait.
+    pub idle: u16,
+    /// How many run a program.
+    pub busy: u16,
+    /// How many should wait, by recent demand.
+    pub target: u16,
+    /// Runs that got a waiting sandbox since the profiles were read.
+    pub hits: u64,
+    /// Runs that had to build their own.
+    pub misses: u64,
 }
 
 /// `POST /v1/tokens`

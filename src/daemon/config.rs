@@ -65,10 +65,28 @@ pub struct Config {
     pub consent_seconds: u64,
     /// Seconds that running execs get when the daemon stops.
     pub drain_seconds: u64,
+    /// Sandboxes that wait for a run.
+    pub pool: PoolRules,
     /// Who may call.
     pub access: AccessRules,
     /// How what was done is recorded.
     pub evidence: EvidenceSettings,
+}
+
+/// `[pool]`: how many sandboxes of each profile are built ahead. Each is used once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PoolRules {
+    /// At least so many wait, asked for or not.
+    pub min: u16,
+    /// At most so many, by recent demand; 0 builds none ahead.
+    pub max: u16,
+}
+
+impl Default for PoolRules {
+    fn default() -> Self {
+        Self { min: 1, max: 8 }
+    }
 }
 
 impl Default for Config {
@@ -83,6 +101,7 @@ impl Default for Config {
             max_queued_execs: 64,
             consent_seconds: 300,
             drain_seconds: 5,
+            pool: PoolRules::default(),
             access: AccessRules::default(),
             evidence: EvidenceSettings::default(),
         }
@@ -139,6 +158,10 @@ impl Config {
         if self.evidence.live_max_days == 0 {
             bail!("evidence.live_max_days is 0; it must be at least 1");
         }
+        let PoolRules { min, max } = self.pool;
+        if max > 64 || min > max {
+            bail!("pool.min is {min} and pool.max {max}; max must be at most 64, and min not above it");
+        }
         Ok(())
     }
 }
@@ -172,6 +195,15 @@ mod tests {
         assert!(Config::parse("[evidence]\ndurability = \"maybe\"\n").is_err());
         let none = EvidenceSettings { live_max_days: 0, ..EvidenceSettings::default() };
         assert!(Config { evidence: none, ..Config::default() }.check().is_err());
+    }
+
+    #[test]
+    fn a_pool_can_be_off_but_not_upside_down() {
+        let checked = |text: &str| Config::parse(text).and_then(|config| config.check());
+        assert!(checked("[pool]\nmin = 0\nmax = 0\n").is_ok());
+        assert!(checked("[pool]\nmax = 64\n").is_ok());
+        assert!(checked("[pool]\nmin = 4\nmax = 2\n").is_err());
+        assert!(checked("[pool]\nmax = 65\n").is_err());
     }
 
     #[test]

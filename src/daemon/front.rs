@@ -74,8 +74,15 @@ async fn serve_until_end(parts: Parts) -> anyhow::Result<i32> {
     let pipeline = Pipeline::new(rules.clone(), executor, ledger.clone(), journal.clone(), settings);
     let access = Access::new(config.access.clone(), ledger.clone());
     let metrics = Metrics::start().context("the metrics")?;
-    let state =
-        State { ledger: ledger.clone(), journal: journal.clone(), metrics, pipeline: pipeline.clone(), access, doctor };
+    let state = State {
+        ledger: ledger.clone(),
+        journal: journal.clone(),
+        metrics,
+        pipeline: pipeline.clone(),
+        access,
+        doctor,
+        warden: warden.clone(),
+    };
     let listener = tokio::net::UnixListener::from_std(listener).context("the socket")?;
     // Before the first caller can see us well: a signal must never find its default disposition.
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM")?;

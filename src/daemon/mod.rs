@@ -25,7 +25,7 @@ use crate::isolation::cgroup::Tree;
 use crate::isolation::probe::Kernel;
 use crate::isolation::spawn::socket_pair;
 use crate::isolation::sys::{self, SingleThreaded};
-use crate::isolation::warden::{Ready, Setup, warden_main, wire};
+use crate::isolation::warden::{PoolBounds, Ready, Setup, warden_main, wire};
 use anyhow::{Context, bail};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rules::Files;
@@ -75,6 +75,7 @@ pub fn run(config: Config) -> anyhow::Result<i32> {
         scratch: places.scratch.clone(),
         range_block,
         service: (service.uid.as_raw(), service.gid.as_raw()),
+        pool: PoolBounds { min: config.pool.min, max: config.pool.max },
     };
 
     let proof = SingleThreaded::prove()

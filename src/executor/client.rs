@@ -1,6 +1,6 @@
 //! The front's side of the warden's socket: many runs over one SEQPACKET socket, answers told apart by number.
 
-use crate::isolation::warden::protocol::{Cause, Counted, Refused, Reply, Request, Run, RunNumber};
+use crate::isolation::warden::protocol::{Cause, Counted, PoolGauges, Refused, Reply, Request, Run, RunNumber};
 use crate::isolation::warden::{Ready, wire};
 use nix::errno::Errno;
 use std::collections::HashMap;
@@ -17,7 +17,7 @@ use tokio::sync::{oneshot, watch};
 #[error("the warden is gone; the daemon restarts with a new one")]
 pub struct WardenGone;
 
-/// Longest reply: one byte per profile and a few dozen more.
+/// Longest reply: one byte per profile and a few dozen more, or 22 bytes for each of `STATS_MAX` pools.
 const REPLY_MAX: usize = 4096;
 
 type Accepted = oneshot::Sender<Result<OwnedFd, Refused>>;
@@ -35,6 +35,8 @@ struct Shared {
     waiting: Mutex<HashMap<RunNumber, Waiting>>,
     /// Who waits for a reload; one at a time.
     reloading: Mutex<Option<oneshot::Sender<Option<Ready>>>>,
+    /// Who waits for the pool's figures.
+    asking: Mutex<Vec<oneshot::Sender<Vec<PoolGauges>>>>,
     next: AtomicU64,
     gone: watch::Sender<bool>,
 }
@@ -81,6 +83,10 @@ impl Shared {
     fn waiting(&self) -> MutexGuard<'_, HashMap<RunNumber, Waiting>> {
         self.waiting.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
+
+    fn asking(&self) -> MutexGuard<'_, Vec<oneshot::Sender<Vec<PoolGauges>>>> {
+        self.asking.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
 }
 
 impl Warden {
@@ -91,6 +97,7 @@ impl Warden {
             socket,
             waiting: Mutex::default(),
             reloading: Mutex::default(),
+            asking: Mutex::default(),
             next: AtomicU64::new(1),
             gone: watch::Sender::new(false),
         });
@@ -152,6 +159,18 @@ impl Warden {
         was_reloaded.await.map_err(|_| WardenGone)
     }
 
+    /// How the pool of each profile stands, in the order of the set in force.
+    pub async fn pool(&self) -> Result<Vec<PoolGauges>, WardenGone> {
+        let (answer, answered) = oneshot::channel();
+        self.0.asking().push(answer);
+        if *self.0.gone.borrow() {
+            self.0.asking().clear();
+            return Err(WardenGone);
+        }
+        self.send(&Request::Stats.encode(), &[]).await?;
+        answered.await.map_err(|_| WardenGone)
+    }
+
     /// Asks the warden to end everything and leave.
     pub async fn shut_down(&self) {
         // If it is gone already, that is what was wanted.
@@ -178,6 +197,7 @@ async fn listen(shared: Arc<Shared>) {
     tracing::debug!(%why, "the warden is gone"); // whether that was wanted the front knows
     shared.gone.send_replace(true);
     shared.waiting().clear(); // every waiter's channel closes
+    shared.asking().clear();
     drop(shared.reloading.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take());
 }
 
@@ -201,6 +221,12 @@ impl Shared {
                 let reloading = self.reloading.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
                 if let Some(reloading) = reloading {
                     let _ = reloading.send(ready); // a caller that went away will ask again
+                }
+            }
+            Reply::Stats(pools) => {
+                // One answer is as good for all who asked before it came.
+                for asking in self.asking().drain(..) {
+                    let _ = asking.send(pools.clone()); // a caller that went away does not want it
                 }
             }
             Reply::Ended(number, cause, counted) => {

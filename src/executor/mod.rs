@@ -14,6 +14,7 @@ mod pump;
 mod stop;
 
 pub use crate::isolation::warden::ProfileState;
+pub use crate::isolation::warden::protocol::PoolGauges;
 pub use client::{Warden, WardenGone};
 pub use process::{Executor, HostReport, RunError, Under};
 pub use stop::{Stop, StopCause};

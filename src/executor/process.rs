@@ -75,7 +75,7 @@ pub enum RunError {
 struct Prepared {
     accept: Accept,
     laid: Laid,
-    stdin: pipe::Sender,
+    stdin: Option<pipe::Sender>,
     stdout: pipe::Receiver,
     stderr: pipe::Receiver,
 }
@@ -134,7 +134,7 @@ impl Executor {
 
         let (stdout, stdout_inside) = pump::output_pipe().map_err(RunError::Pipes)?;
         let (stderr, stderr_inside) = pump::output_pipe().map_err(RunError::Pipes)?;
-        let (stdin, stdin_inside) = pump::input_pipe().map_err(RunError::Pipes)?;
+        let (stdin, stdin_inside) = pump::input_pipe(permit.stdin()).map_err(RunError::Pipes)?;
         let run = Run {
             number: self.warden.number(),
             profile: permit.profile_index(),
@@ -206,6 +206,10 @@ impl Executor {
 
     /// Lays the files down, off the async threads when there is something to write.
     async fn lay(&self, exec: &ExecId, permit: &Permit) -> Result<Laid, WorkspaceError> {
+        if permit.project().is_none() && permit.inputs().is_empty() {
+            let nothing = std::iter::empty::<(&str, &[u8])>();
+            return self.store.lay(exec, permit.owner(), None, permit.cwd(), nothing);
+        }
         let (store, exec, permit) = (self.store.clone(), exec.clone(), permit.clone());
         let work = move || {
             let inputs = permit.inputs().iter().map(|file| (file.path.as_str(), file.content.as_slice()));

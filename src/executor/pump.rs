@@ -7,7 +7,9 @@ use std::os::fd::OwnedFd;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe;
 
-/// One read of a program's output. The kernel's pipe holds as much.
+/// First read of a program's output: most say little.
+const FIRST_CHUNK: usize = 4 * 1024;
+/// One read of a program that says more. The kernel's pipe holds as much.
 const CHUNK: usize = 64 * 1024;
 
 /// A pipe whose far end goes to the program: `(ours, theirs)` in the direction of the data.
@@ -21,29 +23,35 @@ pub(super) fn output_pipe() -> io::Result<(pipe::Receiver, OwnedFd)> {
     Ok((pipe::Receiver::from_owned_fd(ours)?, theirs))
 }
 
-/// An input pipe: where we write, and the program's end.
-pub(super) fn input_pipe() -> io::Result<(pipe::Sender, OwnedFd)> {
+/// An input pipe for these bytes: where we write, if there are any, and the program's end.
+pub(super) fn input_pipe(bytes: &[u8]) -> io::Result<(Option<pipe::Sender>, OwnedFd)> {
     let (theirs, ours) = pipe_pair()?;
-    Ok((pipe::Sender::from_owned_fd(ours)?, theirs))
+    // Without bytes our end is closed at once, and the program reads the end.
+    let ours = if bytes.is_empty() { None } else { Some(pipe::Sender::from_owned_fd(ours)?) };
+    Ok((ours, theirs))
 }
 
 /// Keeps the first `cap` bytes and counts all, until nobody holds the other end.
 pub(super) async fn drain(mut from: pipe::Receiver, cap: u64, budget: &ByteBudget<'_>) -> Output {
     let cap = usize::try_from(cap).unwrap_or(usize::MAX);
     let mut output = Output::default();
-    let mut chunk = vec![0; CHUNK];
+    let mut chunk = vec![0; FIRST_CHUNK];
     // An error on a pipe of ours is as good as its end: there is nothing more to read.
     while let Ok(len @ 1..) = from.read(&mut chunk).await {
         let room = cap - output.kept.len();
         output.kept.extend_from_slice(&chunk[..len.min(room)]);
         output.total += len as u64;
         budget.count(len as u64);
+        if len == chunk.len() {
+            chunk.resize(CHUNK, 0);
+        }
     }
     output
 }
 
 /// Writes all of `bytes` and closes. A program that reads no more of it is within its rights. Bytes taken.
-pub(super) async fn feed(mut to: pipe::Sender, bytes: &[u8]) -> u64 {
+pub(super) async fn feed(to: Option<pipe::Sender>, bytes: &[u8]) -> u64 {
+    let Some(mut to) = to else { return 0 };
     let mut taken = 0;
     while taken < bytes.len() {
         match to.write(&bytes[taken..]).await {
@@ -72,7 +80,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_reader_that_leaves_does_not_stop_us() {
-        let (ours, theirs) = input_pipe().expect("a pipe");
+        let (ours, theirs) = input_pipe(b"hello").expect("a pipe");
         drop(theirs);
         assert_eq!(feed(ours, b"hello").await, 0);
     }

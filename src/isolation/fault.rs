@@ -23,7 +23,7 @@ macro_rules! steps {
                 match self { $(Step::$step => $layer,)* }
             }
 
-            /// What the step does, for an error text: "could not <words>".
+            /// What the step does, for an error text: "could not …".
             #[must_use]
             pub const fn words(self) -> &'static str {
                 match self { $(Step::$step => $words,)* }

@@ -97,6 +97,12 @@ impl Ranges {
         Ok(())
     }
 
+    /// The mount namespace of a child that is alive.
+    pub fn mount_namespace(&self, child: Pid) -> Option<OwnedFd> {
+        let path = format!("{child}/ns/mnt");
+        openat(&self.proc_dir, path.as_str(), OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()).ok()
+    }
+
     /// The user namespace whose map takes the service user on disk to the range's user. Made once per range.
     pub fn workspace_map(&mut self, range: Range, proof: &SingleThreaded) -> Result<BorrowedFd<'_>, Errno> {
         if !self.maps.contains_key(&range) {
@@ -104,6 +110,17 @@ impl Ranges {
             self.maps.insert(range, namespace);
         }
         Ok(self.maps[&range].as_fd())
+    }
+
+    /// Whether maps are kept for ranges to come.
+    #[must_use]
+    pub fn keeps_maps(&self) -> bool {
+        !self.maps.is_empty()
+    }
+
+    /// Lets go of all maps. Mounts that were made through them keep theirs.
+    pub fn drop_maps(&mut self) {
+        self.maps.clear();
     }
 
     fn make_workspace_map(&self, range: Range, proof: &SingleThreaded) -> Result<OwnedFd, Errno> {

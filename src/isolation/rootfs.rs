@@ -218,8 +218,15 @@ pub fn enter_warden_root(
         mount(Some(source), &place(name), None::<&str>, MsFlags::MS_BIND, None::<&str>)
             .map_err(mounting("bind", source))?;
     }
-    let mut trees = Vec::with_capacity(roots.len());
+    let mut trees: Vec<Result<CString, RootfsError>> = Vec::with_capacity(roots.len());
     for (index, rootfs) in roots.iter().enumerate() {
+        // Profiles with the same root share its tree, which nobody can write to: each mount here is copied at every fork.
+        let same = roots[..index].iter().position(|earlier| earlier == rootfs);
+        if let Some(Ok(tree)) = same.map(|place| &trees[place]) {
+            let shared = tree.clone();
+            trees.push(Ok(shared));
+            continue;
+        }
         let name = format!("/trees/{index}");
         std::fs::create_dir(place(&name)).map_err(writing(&place(&name)))?;
         // One bad root must not take the others down: its profile is refused, the rest work.

@@ -10,6 +10,7 @@ use super::warden::protocol::MESSAGE_MAX;
 use super::warden::wire;
 use nix::errno::Errno;
 use nix::fcntl::AT_FDCWD;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -31,6 +32,8 @@ const MAPS_WRITTEN: &[u8] = b"M";
 pub struct Sandbox {
     pidfd: OwnedFd,
     orders: OwnedFd,
+    /// Its mount namespace: while we hold it, init's death does not wait for everything to be unmounted.
+    mounts: Option<OwnedFd>,
     reaped: bool,
 }
 
@@ -56,7 +59,8 @@ pub fn spawn(
     // The largest order must fit; without CAP_NET_ADMIN the system's maximum holds and such an order is refused.
     let _ = setsockopt(&orders, sockopt::SndBufForce, &(2 * MESSAGE_MAX));
     let (status, status_inside) = socket_pair()?;
-    let join = group.joins();
+    let join = group.joins()?;
+    let join: Vec<BorrowedFd<'_>> = join.iter().map(AsFd::as_fd).collect();
     let (child, pidfd) = match sys::fork_sandbox(proof, NAMESPACES as u64, group.born_into())? {
         Forked::Child => {
             // The parent's ends: while a copy is open in here, the parent's death would not be seen as an end.
@@ -67,7 +71,9 @@ pub fn spawn(
         }
         Forked::Parent(child, pidfd) => (child, pidfd),
     };
-    let sandbox = Sandbox { pidfd, orders, reaped: false };
+    // None if it has died already; then there is nothing to hold.
+    let mounts = ranges.mount_namespace(child);
+    let sandbox = Sandbox { pidfd, orders, mounts, reaped: false };
     unless_dead(ranges.parent_write_id_maps(child, range))?;
     unless_dead(wire::send(sandbox.orders.as_fd(), MAPS_WRITTEN, &[]))?;
     Ok((sandbox, status))
@@ -90,6 +96,22 @@ impl Sandbox {
     /// Hands the sandbox its one order, with the descriptors that go with it.
     pub fn order(&self, order: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
         unless_dead(wire::send(self.orders.as_fd(), order, fds))
+    }
+
+    /// Like `order`, but a sandbox that is dead is an error: for one that has waited, there is another.
+    pub fn order_if_alive(&self, order: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+        let (init, program) = (PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN), self.orders.as_fd());
+        let mut ends = [init, PollFd::new(program, PollFlags::empty())];
+        // Init's death makes the first readable, the death of the program's process alone hangs up the second.
+        match poll(&mut ends, PollTimeout::ZERO)? {
+            0 => wire::send(self.orders.as_fd(), order, fds),
+            _ => Err(Errno::ESRCH),
+        }
+    }
+
+    /// Hands over its mount namespace. Whoever drops it last takes all of it down, and that takes a while.
+    pub fn take_mounts(&mut self) -> Option<OwnedFd> {
+        self.mounts.take()
     }
 
     /// Kills init; the kernel kills the rest of its pid namespace before init is gone.

@@ -31,6 +31,12 @@ pub const SECRET_NAME: &str = "SANDBOXD_TEST_SECRET";
 /// Its value.
 pub const SECRET_VALUE: &str = "the-daemon-keeps-this-to-itself";
 
+/// The name of a program's process that waits for a run.
+const PARKED: &str = "sandboxd-parked";
+/// `off`: the daemons of a test run build no sandbox ahead. Without it they keep one of each profile, always the same
+/// number, so that before and after can be compared.
+const POOL_VARIABLE: &str = "SANDBOXD_TEST_POOL";
+
 /// How long a daemon may take to answer its first health check (it compiles filters; the machine may be busy).
 const START_DEADLINE: Duration = Duration::from_secs(30);
 /// How long it may take to stop after SIGTERM.
@@ -97,6 +103,7 @@ impl Daemon {
     pub fn start_with(config_extra: &str, profiles: &[(&str, &str)]) -> Self {
         let daemon = Self::launch(config_extra, profiles);
         daemon.wait_for_health();
+        daemon.wait_for_pool();
         daemon
     }
 
@@ -238,13 +245,37 @@ impl Daemon {
                 panic!("missing: a process sandboxd-warden below {}; log:\n{}", self.front_pid(), self.log())
             })
     }
-    /// Pid 1 of every sandbox there is now.
+    /// Pid 1 of every sandbox that has a run (or is being built for one or for the pool).
     pub fn init_pids(&self) -> Vec<i32> {
-        let is_init = |pid: i32| processes::comm(pid) == "sandboxd-init";
-        processes::descendants(self.front_pid())
-            .into_iter()
-            .filter(|pid| is_init(*pid) && !processes::stat(*pid).is_some_and(|stat| is_init(stat.parent)))
-            .collect()
+        let (all, parked) = self.inits();
+        all.into_iter().filter(|pid| !parked.contains(pid)).collect()
+    }
+    /// Pid 1 of every sandbox that waits for a run.
+    pub fn parked_pids(&self) -> Vec<i32> {
+        self.inits().1
+    }
+    /// Pid 1 of every sandbox, and of every one that waits: one look at all processes, as they come and go.
+    fn inits(&self) -> (Vec<i32>, Vec<i32>) {
+        let named = |pid: i32| Some((pid, processes::stat(pid)?.parent, processes::comm(pid)));
+        let below: Vec<_> = processes::descendants(self.front_pid()).into_iter().filter_map(named).collect();
+        let is_init = |pid: i32| below.iter().any(|(other, _, name)| *other == pid && name == "sandboxd-init");
+        let inits = below.iter().filter(|(pid, parent, _)| is_init(*pid) && !is_init(*parent)).map(|(pid, ..)| *pid);
+        let parked = below.iter().filter(|(_, _, name)| name == PARKED).map(|(_, parent, _)| *parent);
+        (inits.collect(), parked.collect())
+    }
+    /// The pool of a profile, as health tells it.
+    pub fn pool(&self, profile: &str) -> Value {
+        let health = self.request("GET", "/v1/health", None);
+        let pools = health.body["pool"].as_array().cloned().unwrap_or_default();
+        pools.into_iter().find(|pool| pool["profile"] == profile).unwrap_or_else(|| panic!("no pool: {}", health.text))
+    }
+    /// Waits until every shelf of the pool is full.
+    pub fn wait_for_pool(&self) {
+        wait_for("the pool is full", START_DEADLINE, || {
+            let health = self.request("GET", "/v1/health", None);
+            let pools = health.body["pool"].as_array().cloned().unwrap_or_default();
+            pools.iter().all(|pool| pool["idle"] == pool["target"]).then_some(())
+        });
     }
 
     /// What the daemon occupies on the host now.
@@ -311,6 +342,11 @@ fn config(base: &Path, state: &Path, extra: &str, own_profiles: bool) -> String 
     own.retain(|(key, _)| !is_set(key));
     let mut text: String = own.iter().map(|(key, value)| format!("{key} = {value}\n")).collect();
     text.push_str(extra);
+    if !extra.contains("[pool]") {
+        let off = std::env::var(POOL_VARIABLE).is_ok_and(|value| value == "off");
+        let waiting = if off { 0 } else { 1 };
+        text.push_str(&format!("\n[pool]\nmin = {waiting}\nmax = {waiting}\n"));
+    }
     if !extra.contains("[access]") {
         text.push_str("\n[access]\nuids = [0]\n");
     }

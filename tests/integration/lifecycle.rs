@@ -44,11 +44,12 @@ fn assert_leaves_nothing(daemon: &Daemon, work: impl FnOnce()) {
     assert_idle(daemon);
 }
 
-/// A snapshot that the next one confirms: connections close a moment after their client.
+/// A snapshot that the next one confirms: connections close a moment after their client, and what the warden keeps for
+/// the next run (groups, id maps) goes after a second in which none came.
 fn settled(daemon: &Daemon) -> Snapshot {
     let mut last = daemon.snapshot_of_host();
     wait_for("the daemon has come to rest", Duration::from_secs(10), || {
-        std::thread::sleep(Duration::from_millis(50));
+        std::thread::sleep(Duration::from_millis(1200));
         let now = daemon.snapshot_of_host();
         let same = now == last;
         last = now;

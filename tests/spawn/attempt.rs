@@ -144,7 +144,9 @@ impl Attempt {
     fn fork_by_hand(&self, by_hand: &ByHand, world: &World, group: &Group, range: Range) -> (Parent, OwnedFd) {
         let root = world.root();
         let tree = by_hand.tree.as_ref().unwrap_or(&root).as_fd();
-        let join = by_hand.join.as_ref().map_or_else(|| group.joins(), |file| vec![file.as_fd()]);
+        let files = group.joins().expect("the group's files can be opened");
+        let join: Vec<BorrowedFd<'_>> =
+            by_hand.join.as_ref().map_or(&files[..], std::slice::from_ref).iter().map(AsFd::as_fd).collect();
         let (orders, orders_inside) = socket_pair().expect("a socket pair");
         setsockopt(&orders, SndBufForce, &ORDERS_BUFFER).expect("root gives a socket any buffer");
         let (status, status_inside) = socket_pair().expect("a socket pair");

@@ -234,9 +234,13 @@ fn a_front_that_misspeaks(world: &mut World) {
 /// Init loads the same filter for itself, before the program is told to go: it is the one that reports.
 fn a_bad_filter(world: &mut World) {
     const INIT_LOADS_ITS_FILTER: u16 = 7;
+    let bad = || vec![Instruction { code: u16::MAX, jt: 0, jf: 0, k: 0 }];
     let mut attempt = Attempt::new(world);
-    attempt.plan.filter = vec![Instruction { code: u16::MAX, jt: 0, jf: 0, k: 0 }];
+    attempt.plan.init_filter = bad();
     attempt.make(world).assert_fault(Step::InitGivesUp, INIT_LOADS_ITS_FILTER, Errno::EINVAL);
+    let mut attempt = Attempt::new(world);
+    attempt.plan.filter = bad();
+    attempt.make(world).assert_fault(Step::Seccomp, 0, Errno::EINVAL);
 }
 
 /// `command` is a path from the root, or a name: `work` of the workspace is in PATH.

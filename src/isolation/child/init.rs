@@ -172,7 +172,7 @@ fn reap(plan: &SandboxPlan, program: Pid, orders: RawFd, mut steps: Steps, oom_s
         &sys::clear_capabilities,
         &sys::set_not_dumpable,
         &sys::set_no_new_privs,
-        &|| sys::load_seccomp(&plan.filter),
+        &|| sys::load_seccomp(&plan.init_filter),
     ];
     for (index, give_up) in gives_up.into_iter().enumerate() {
         steps.take(Step::InitGivesUp, index, give_up);

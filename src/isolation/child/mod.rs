@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Everything before `ReceiveRun` is the same for every run of a profile. The steps stand in the order of
-//! [`Step`]; each runs through [`Steps::take`], so a failed one ends the process with a record on the status socket
+//! [`Step`]; each runs through `Steps::take`, so a failed one ends the process with a record on the status socket
 //! and nothing else: no log, no unwinding, no way on.
 #![forbid(unsafe_code)]
 

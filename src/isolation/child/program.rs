@@ -12,6 +12,7 @@ use super::init::move_tree_to;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::mount::{MsFlags, mount};
+use nix::sys::prctl::set_name;
 use nix::sys::socket::{MsgFlags, recv};
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::{Gid, Uid, fchdir, setgroups, setresgid, setresuid, setsid};
@@ -32,7 +33,9 @@ struct Orders {
 /// From the fork to execve. `rules` and `steps` come from init, whose copy of them is its own.
 pub(super) fn program_main(plan: &SandboxPlan, orders: BorrowedFd<'_>, rules: Rules, mut steps: Steps) -> ! {
     let status = steps.status;
+    let _ = set_name(c"sandboxd-parked"); // for ps: it waits for a run
     let Orders { run, mut fds } = steps.take(Step::ReceiveRun, 0, || receive(orders));
+    let _ = set_name(c"sandboxd-init");
     let mounts = fds.split_off(RUN_FDS);
 
     for (index, (tree, target)) in mounts.iter().zip(targets(&run.workspace)).enumerate() {

@@ -15,8 +15,10 @@
 #![forbid(unsafe_code)]
 
 mod compile;
+mod init;
 mod spec;
 
+pub use init::for_init;
 pub use spec::{FilterSpec, Place, parse};
 
 /// The filter files this build carries, by name (the file name without `.toml`).

@@ -4,10 +4,12 @@
 //! nothing, so the child may use them after its fork. Policy, order and words live elsewhere.
 
 mod fork;
+mod heap;
 mod mount;
 mod privilege;
 
 pub use fork::{Forked, SingleThreaded, execve, exit_now, fork_plain, fork_sandbox, parent_death_signal};
+pub use heap::trim_heap;
 pub use mount::{TreeAttributes, clone_tree, idmap_tree, set_tree_attributes};
 pub use privilege::{
     clear_ambient, clear_capabilities, close_all_but, close_on_exec_from, drop_bounding_set, ignore_signal,

@@ -7,19 +7,25 @@
 //! ```text
 //! start   leave the host's mount namespace, build each profile's tree, try an id-mapped mount and a whole sandbox
 //!         per profile, say Ready
-//! loop    front: Run ─▶ range, workspace mounts, cgroup, clone3, order ─▶ Accepted | Refused
-//!                Kill, Shutdown
-//!         pidfd: all processes of a run are gone ─▶ read the counters, Ended, give range and group back
+//! loop    front: Run ─▶ a waiting sandbox, or range, cgroup, clone3; workspace mounts, order ─▶ Accepted | Refused
+//!                Kill, Reload, Stats, Shutdown
+//!         pidfd: all processes of a sandbox are gone ─▶ read the counters, Ended, give range and group back
 //!         clock: wall deadline, processor time
+//!         quiet: build sandboxes that will wait, let go of those too many
 //! end     the front is gone: kill all, wait for all, remove the groups, exit
 //! ```
 
+mod held;
+mod pool;
 pub mod protocol;
+mod record;
 mod server;
 pub mod setup;
+mod sweep;
 mod trial;
 pub mod wire;
 pub mod words;
 mod workspaces;
 
+pub use pool::PoolBounds;
 pub use setup::{ProfileState, Ready, Setup, set_number, warden_main};

@@ -1,9 +1,9 @@
 //! What front and warden say to each other, and what init says to the front.
 //!
 //! ```text
-//! front ──▶ warden   Run (+ stdin, stdout, stderr), Kill, Reload, Shutdown
+//! front ──▶ warden   Run (+ stdin, stdout, stderr), Kill, Reload, Stats, Shutdown
 //! warden ──▶ front   Accepted (+ status socket) | Refused, then for each Accepted exactly one Ended;
-//!                    Reloaded for each Reload; first of all one Ready
+//!                    Reloaded for each Reload, Stats for each Stats; first of all one Ready
 //! init  ──▶ front    on the status socket: at most one Fault, at most one Exit
 //! front ──▶ init     on the status socket: one GO byte, without which no program starts
 //! ```
@@ -13,19 +13,22 @@
 //! warden then drops the front, because a front that speaks wrongly is broken or no longer ours.
 #![forbid(unsafe_code)]
 
+use super::record::{Reader, Writer};
 use super::setup::Ready;
 use super::words::{Words, WordsError};
 use crate::isolation::fault::Fault;
 use crate::model::{ExecId, Limit, LimitError, Limits, ProjectId};
 
 /// Changed whenever a record changes; both sides are one binary, so a mismatch means something is very wrong.
-const VERSION: u8 = 1;
+pub(super) const VERSION: u8 = 1;
 /// Largest datagram: the words of a program and a small header.
 pub const MESSAGE_MAX: usize = super::words::WORDS_MAX + 1024;
 /// The byte on the status socket that lets a prepared program start.
 pub const GO: u8 = b'G';
 /// Descriptors that come with `Run`.
 pub const RUN_FDS: usize = 3;
+/// Profiles that `Stats` tells of, at most: the record stays small.
+pub const STATS_MAX: usize = 128;
 
 /// Why a datagram is not a message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -100,6 +103,8 @@ pub enum Request {
     Kill(RunNumber),
     /// Read the profiles again; running runs keep what they have.
     Reload,
+    /// How the pool stands.
+    Stats,
     /// End all runs and leave.
     Shutdown,
 }
@@ -151,6 +156,21 @@ pub struct Counted {
     pub pids_refused: u64,
 }
 
+/// The pool of one profile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PoolGauges {
+    /// Sandboxes that wait.
+    pub idle: u16,
+    /// Sandboxes that run a program.
+    pub busy: u16,
+    /// How many should wait.
+    pub target: u16,
+    /// Runs that got a waiting sandbox.
+    pub hits: u64,
+    /// Runs that had to build their own.
+    pub misses: u64,
+}
+
 /// Warden to front.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
@@ -162,6 +182,8 @@ pub enum Reply {
     Ended(RunNumber, Cause, Counted),
     /// The profiles were read again; none: they could not be, the old ones stay and the log says why.
     Reloaded(Option<Ready>),
+    /// The pool of each profile, in the order of the set; the first [`STATS_MAX`] of them.
+    Stats(Vec<PoolGauges>),
 }
 
 /// From inside, on the status socket.
@@ -173,97 +195,6 @@ pub enum Status {
     Exited(i32),
     /// The program was ended by this signal.
     Signaled(i32),
-}
-
-struct Writer(Vec<u8>);
-
-impl Writer {
-    fn new(tag: u8) -> Self {
-        Self(vec![VERSION, tag])
-    }
-    fn u8(mut self, value: u8) -> Self {
-        self.0.push(value);
-        self
-    }
-    fn u16(mut self, value: u16) -> Self {
-        self.0.extend(value.to_le_bytes());
-        self
-    }
-    fn i32(mut self, value: i32) -> Self {
-        self.0.extend(value.to_le_bytes());
-        self
-    }
-    fn u64(mut self, value: u64) -> Self {
-        self.0.extend(value.to_le_bytes());
-        self
-    }
-    /// A count that may be absent: one flag byte and the number.
-    fn maybe(self, value: Option<u64>) -> Self {
-        self.u8(value.is_some().into()).u64(value.unwrap_or(0))
-    }
-    /// A short text: one length byte and the bytes. Ids are far below 255 bytes.
-    fn text(mut self, value: &str) -> Self {
-        self.0.push(u8::try_from(value.len()).expect("ids are shorter than 256 bytes"));
-        self.0.extend(value.as_bytes());
-        self
-    }
-}
-
-struct Reader<'a>(&'a [u8]);
-
-impl<'a> Reader<'a> {
-    /// Checks the version and gives the tag.
-    fn open(bytes: &'a [u8]) -> Result<(u8, Self), ProtocolError> {
-        let mut reader = Self(bytes);
-        match reader.u8("version")? {
-            VERSION => Ok((reader.u8("tag")?, reader)),
-            other => Err(ProtocolError::Version(other)),
-        }
-    }
-    fn take(&mut self, len: usize, field: &'static str) -> Result<&'a [u8], ProtocolError> {
-        let (taken, rest) = self.0.split_at_checked(len).ok_or(ProtocolError::Short(field))?;
-        self.0 = rest;
-        Ok(taken)
-    }
-    fn array<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], ProtocolError> {
-        Ok(self.take(N, field)?.try_into().expect("take gave N bytes"))
-    }
-    fn u8(&mut self, field: &'static str) -> Result<u8, ProtocolError> {
-        Ok(self.array::<1>(field)?[0])
-    }
-    fn u16(&mut self, field: &'static str) -> Result<u16, ProtocolError> {
-        self.array(field).map(u16::from_le_bytes)
-    }
-    fn i32(&mut self, field: &'static str) -> Result<i32, ProtocolError> {
-        self.array(field).map(i32::from_le_bytes)
-    }
-    fn u64(&mut self, field: &'static str) -> Result<u64, ProtocolError> {
-        self.array(field).map(u64::from_le_bytes)
-    }
-    fn flag(&mut self, field: &'static str) -> Result<bool, ProtocolError> {
-        match self.u8(field)? {
-            0 => Ok(false),
-            1 => Ok(true),
-            other => Err(ProtocolError::Unknown(field, other)),
-        }
-    }
-    fn maybe(&mut self, field: &'static str) -> Result<Option<u64>, ProtocolError> {
-        let present = self.flag(field)?;
-        let value = self.u64(field)?;
-        Ok(present.then_some(value))
-    }
-    fn id<T: std::str::FromStr>(&mut self, field: &'static str) -> Result<T, ProtocolError> {
-        let len = self.u8(field)?;
-        let bytes = self.take(len.into(), field)?;
-        let text = std::str::from_utf8(bytes).map_err(|_| ProtocolError::Id(field))?;
-        text.parse().map_err(|_| ProtocolError::Id(field))
-    }
-    fn number(&mut self) -> Result<RunNumber, ProtocolError> {
-        self.u64("run number").map(RunNumber)
-    }
-    fn end(self) -> Result<(), ProtocolError> {
-        if self.0.is_empty() { Ok(()) } else { Err(ProtocolError::Long(self.0.len())) }
-    }
 }
 
 impl Request {
@@ -286,6 +217,7 @@ impl Request {
             Request::Kill(number) => Writer::new(2).u64(number.0).0,
             Request::Shutdown => Writer::new(3).0,
             Request::Reload => Writer::new(4).0,
+            Request::Stats => Writer::new(5).0,
         }
     }
 
@@ -324,6 +256,10 @@ impl Request {
             4 => {
                 fields.end()?;
                 Ok(Request::Reload)
+            }
+            5 => {
+                fields.end()?;
+                Ok(Request::Stats)
             }
             other => Err(ProtocolError::Unknown("request", other)),
         }
@@ -384,6 +320,14 @@ impl Reply {
                 out.0.extend(ready.iter().flat_map(Ready::encode));
                 out.0
             }
+            Reply::Stats(pools) => {
+                let pools = &pools[..pools.len().min(STATS_MAX)];
+                let mut out = Writer::new(5).u8(u8::try_from(pools.len()).expect("STATS_MAX fits a byte"));
+                for pool in pools {
+                    out = out.u16(pool.idle).u16(pool.busy).u16(pool.target).u64(pool.hits).u64(pool.misses);
+                }
+                out.0
+            }
         }
     }
 
@@ -420,6 +364,23 @@ impl Reply {
                     }
                 };
                 Reply::Reloaded(ready)
+            }
+            5 => {
+                let count = fields.u8("pools")?;
+                if usize::from(count) > STATS_MAX {
+                    return Err(ProtocolError::Unknown("pools", count));
+                }
+                let mut pools = Vec::with_capacity(count.into());
+                for _ in 0..count {
+                    pools.push(PoolGauges {
+                        idle: fields.u16("idle")?,
+                        busy: fields.u16("busy")?,
+                        target: fields.u16("target")?,
+                        hits: fields.u64("hits")?,
+                        misses: fields.u64("misses")?,
+                    });
+                }
+                Reply::Stats(pools)
             }
             other => return Err(ProtocolError::Unknown("reply", other)),
         };
@@ -493,6 +454,7 @@ mod tests {
             a_run(project),
             Request::Kill(RunNumber(u64::MAX)),
             Request::Reload,
+            Request::Stats,
             Request::Shutdown,
         ] {
             assert_eq!(Request::decode(&request.encode()), Ok(request));
@@ -509,6 +471,7 @@ mod tests {
             Reply::Accepted(number),
             Reply::Ended(number, Cause::Oom, counted),
             Reply::Reloaded(None),
+            Reply::Stats(vec![PoolGauges { idle: 1, busy: 2, target: 3, hits: 4, misses: u64::MAX }; STATS_MAX]),
             Reply::Reloaded(Some(Ready { digest: [7; 32], idmap_errno: 0, profiles: vec![], lacking: vec![] })),
         ]) {
             assert_eq!(Reply::decode(&reply.encode()), Ok(reply.clone()));

@@ -1,23 +1,25 @@
 //! The warden's loop.
 #![forbid(unsafe_code)]
 
+use super::held::{Held, Running, State, give_pipe_to};
+use super::pool::{Pool, PoolBounds, Slot};
 use super::protocol::{Cause, MESSAGE_MAX, RUN_FDS, Refused, Reply, Request, Run, RunNumber};
-use super::setup::{Grounds, Prepared, set_number};
+use super::setup::{Footing, Grounds, Prepared, set_number};
+use super::sweep::Sweeper;
 use super::wire;
 use super::workspaces::Workspaces;
 use crate::isolation::cgroup::Group;
 use crate::isolation::idmap::{Range, Ranges};
 use crate::isolation::plan::SandboxPlan;
-use crate::isolation::spawn::{Sandbox, spawn};
-use crate::model::{Layer, Limit, Limits};
+use crate::isolation::spawn::spawn;
+use crate::model::Layer;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use nix::unistd::{Gid, Uid, fchown};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Epoll tags: the front, else twice a run's number (its pidfd) or that plus one (its memory event).
+/// Epoll tags: the front, else twice a sandbox's slot (its pidfd) or that plus one (its memory event).
 const FRONT: u64 = u64::MAX;
 /// Events taken per turn.
 const EVENTS: usize = 64;
@@ -25,21 +27,14 @@ const EVENTS: usize = 64;
 const RUNS_MAX: usize = 1024;
 /// How long a group whose last task is still being unhooked is left alone before it is removed.
 const RETRY: Duration = Duration::from_millis(20);
-
-/// One run from Accepted to Ended.
-#[derive(Debug)]
-struct Live {
-    sandbox: Sandbox,
-    group: Group,
-    range: Range,
-    /// v1: readable when the group is out of memory.
-    oom: Option<OwnedFd>,
-    limits: Limits,
-    deadline: Instant,
-    /// When the processor time could be used up at the earliest.
-    next_cpu_look: Instant,
-    cause: Cause,
-}
+/// The pool is filled when the front has asked for nothing for this long: a fork holds the loop up for about a millisecond.
+const QUIET: Duration = Duration::from_millis(2);
+/// A front that always asks does not starve the pool: so long after something is missing it is built all the same.
+const BUILD_GAP: Duration = Duration::from_millis(25);
+/// After this much silence no group waits to be used again: an idle daemon holds its waiting sandboxes and nothing else.
+const IDLE: Duration = Duration::from_millis(30);
+/// After this much the id maps of workspaces go as well. They take a fork each, and callers with a project come back.
+const MAPS_IDLE: Duration = Duration::from_secs(1);
 
 /// Why the loop ends.
 enum End {
@@ -58,10 +53,25 @@ pub(super) struct Server {
     /// Which set of profiles `prepared` is.
     set: u64,
     epoll: Epoll,
-    runs: HashMap<RunNumber, Live>,
+    /// Every sandbox there is.
+    held: HashMap<Slot, Held>,
+    last_slot: u64,
+    /// The sandbox of each run.
+    runs: HashMap<RunNumber, Slot>,
+    bounds: PoolBounds,
+    pool: Pool,
+    sweeper: Sweeper,
+    /// When the front last asked for a run, and since when the pool lacks something without a build.
+    heard: Instant,
+    lacking: Option<Instant>,
     /// Groups of ended runs that the kernel did not let go of at once.
     retired: Vec<Group>,
     buffer: Vec<u8>,
+}
+
+fn pool_for(bounds: PoolBounds, prepared: &[Prepared]) -> Pool {
+    let usable = prepared.iter().map(|prepared| matches!(prepared, Prepared::Usable(_)));
+    Pool::new(bounds, usable, Instant::now())
 }
 
 impl Server {
@@ -69,15 +79,34 @@ impl Server {
         front: OwnedFd,
         grounds: Grounds,
         ranges: Ranges,
-        workspaces: Workspaces,
-        prepared: Vec<Prepared>,
-        set: u64,
+        footing: Footing,
+        bounds: PoolBounds,
+        sweeper: Sweeper,
     ) -> Self {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
             .expect("epoll_create1 fails only without memory or descriptors");
         epoll.add(&front, EpollEvent::new(EpollFlags::EPOLLIN, FRONT)).expect("a new epoll takes a socket");
-        let (runs, retired, buffer) = (HashMap::new(), Vec::new(), vec![0; MESSAGE_MAX]);
-        Self { front, grounds, ranges, workspaces, prepared, set, epoll, runs, retired, buffer }
+        let Footing { workspaces, prepared, ready } = footing;
+        let now = Instant::now();
+        Self {
+            front,
+            grounds,
+            ranges,
+            workspaces,
+            set: set_number(&ready.digest),
+            epoll,
+            held: HashMap::new(),
+            last_slot: 0,
+            runs: HashMap::new(),
+            bounds,
+            pool: pool_for(bounds, &prepared),
+            prepared,
+            sweeper,
+            heard: now,
+            lacking: Some(now),
+            retired: Vec::new(),
+            buffer: vec![0; MESSAGE_MAX],
+        }
     }
 
     /// Serves until the front is gone or asks for the end; then nothing of any run is left. The exit code.
@@ -102,7 +131,7 @@ impl Server {
         code
     }
 
-    /// One turn of the loop: wait, act on what happened, look at the clock.
+    /// One turn of the loop: wait, act on what happened, look at the clock; if the front is silent, look after the pool.
     fn turn(&mut self) -> Result<(), End> {
         let mut events = [EpollEvent::empty(); EVENTS];
         let count = match self.epoll.wait(&mut events, self.patience()) {
@@ -113,21 +142,40 @@ impl Server {
         for event in &events[..count] {
             match event.data() {
                 FRONT => self.hear_front()?,
-                tag if tag & 1 == 0 => self.finish(RunNumber(tag / 2))?,
-                tag => self.out_of_memory(RunNumber(tag / 2)),
+                tag if tag & 1 == 0 => self.finish(Slot(tag / 2))?,
+                tag => self.out_of_memory(Slot(tag / 2)),
             }
         }
-        self.look_at_clock();
-        self.retired.retain_mut(|group| group.remove().is_err());
+        let now = Instant::now();
+        for held in self.held.values_mut() {
+            held.look_at_clock(now);
+        }
+        for group in std::mem::take(&mut self.retired) {
+            self.retire(group);
+        }
+        if count == 0 || now >= self.heard + QUIET {
+            self.look_after_pool(now);
+        }
         Ok(())
+    }
+
+    /// When the pool may be filled: the front is silent, or has not been for long.
+    fn may_build(&self) -> Instant {
+        let silent = self.heard + QUIET;
+        self.lacking.map_or(silent, |since| silent.min(since + BUILD_GAP))
     }
 
     /// How long nothing can be due.
     fn patience(&self) -> EpollTimeout {
         let now = Instant::now();
-        let due = self.runs.values().map(|run| run.deadline.min(run.next_cpu_look)).min();
+        let running = self.held.values().filter_map(Held::running);
+        let clock = running.map(|run| run.deadline.min(run.next_cpu_look)).min();
         let retry = (!self.retired.is_empty()).then(|| now + RETRY);
-        match due.into_iter().chain(retry).min() {
+        let pool = self.pool.due().map(|due| due.max(self.may_build()));
+        let trim = (self.grounds.tree.spare() > 0).then_some(self.heard + IDLE);
+        let maps = self.ranges.keeps_maps().then_some(self.heard + MAPS_IDLE);
+        match clock.into_iter().chain(retry).chain(pool).chain(trim).chain(maps).min() {
+            Some(due) if due <= now => EpollTimeout::ZERO,
             // One millisecond more: a wait that ends just before the deadline would spin.
             Some(due) => EpollTimeout::try_from(due.saturating_duration_since(now) + Duration::from_millis(1))
                 .unwrap_or(EpollTimeout::from(u16::MAX)),
@@ -143,30 +191,47 @@ impl Server {
         };
         match Request::decode(&self.buffer[..len]) {
             Ok(Request::Run(run)) if fds.len() == RUN_FDS => {
+                self.heard = Instant::now();
+                self.lacking.get_or_insert(self.heard);
                 let reply = self.start(&run, len, &fds);
                 self.reply_to_run(run.number, reply)
             }
             Ok(Request::Kill(number)) if fds.is_empty() => {
                 // A run that has just ended by itself is no mistake.
-                if let Some(run) = self.runs.get_mut(&number) {
-                    run.end(Cause::Killed);
+                if let Some(held) = self.runs.get(&number).and_then(|slot| self.held.get_mut(slot)) {
+                    held.end(Cause::Killed);
                 }
                 Ok(())
             }
             Ok(Request::Reload) if fds.is_empty() => self.reload(),
+            Ok(Request::Stats) if fds.is_empty() => self.tell(&self.stats()),
             Ok(Request::Shutdown) if fds.is_empty() => Err(End::Asked),
             Ok(_) => Err(End::Misspoken(format!("{} descriptors beside a message", fds.len()))),
             Err(error) => Err(End::Misspoken(error.to_string())),
         }
     }
 
+    fn tell(&self, reply: &Reply) -> Result<(), End> {
+        wire::send(self.front.as_fd(), &reply.encode(), &[]).map_err(|_| End::FrontGone)
+    }
+
+    fn stats(&self) -> Reply {
+        let of = |profile| self.held.values().filter_map(Held::running).filter(move |run| run.profile == profile);
+        Reply::Stats(self.pool.gauges(|profile| u16::try_from(of(profile).count()).unwrap_or(u16::MAX)))
+    }
+
     /// Reads the profiles again. Runs keep what they have; the trees of a bad reading are never in force.
     fn reload(&mut self) -> Result<(), End> {
         let reloaded = match self.grounds.footing(&mut self.ranges) {
             Ok(footing) => {
+                // What waits was built from the old profiles.
+                for slot in self.pool.drain() {
+                    self.discard(slot);
+                }
                 self.workspaces = footing.workspaces;
                 self.prepared = footing.prepared;
                 self.set = set_number(&footing.ready.digest);
+                self.pool = pool_for(self.bounds, &self.prepared);
                 Some(footing.ready)
             }
             Err(error) => {
@@ -175,22 +240,19 @@ impl Server {
                 None
             }
         };
-        wire::send(self.front.as_fd(), &Reply::Reloaded(reloaded).encode(), &[]).map_err(|_| End::FrontGone)
+        self.tell(&Reply::Reloaded(reloaded))
     }
 
     fn reply_to_run(&self, number: RunNumber, started: Result<OwnedFd, Refused>) -> Result<(), End> {
-        let sent = match started {
-            Ok(status) => wire::send(self.front.as_fd(), &Reply::Accepted(number).encode(), &[status.as_fd()]),
-            Err(refused) => wire::send(self.front.as_fd(), &Reply::Refused(number, refused).encode(), &[]),
-        };
-        sent.map_err(|_| End::FrontGone)
+        match started {
+            Ok(status) => wire::send(self.front.as_fd(), &Reply::Accepted(number).encode(), &[status.as_fd()])
+                .map_err(|_| End::FrontGone),
+            Err(refused) => self.tell(&Reply::Refused(number, refused)),
+        }
     }
 
-    fn plan(&self, run: &Run) -> Result<&SandboxPlan, Refused> {
-        if run.set != self.set {
-            return Err(Refused::Profile);
-        }
-        match self.prepared.get(usize::from(run.profile)) {
+    fn plan(&self, profile: usize) -> Result<&SandboxPlan, Refused> {
+        match self.prepared.get(profile) {
             None => Err(Refused::Profile),
             Some(Prepared::Missing(layer)) => Err(Refused::Layer(layer_index(*layer))),
             Some(Prepared::Usable(plan)) => Ok(plan),
@@ -199,116 +261,178 @@ impl Server {
 
     /// Starts a run whose datagram is the first `len` bytes of the buffer. Its status socket, or why not.
     fn start(&mut self, run: &Run, len: usize, stdio: &[OwnedFd]) -> Result<OwnedFd, Refused> {
-        let plan = self.plan(run)?;
-        if let Some(limit) = run.limits.first_wider_than(&plan.limits) {
+        let profile = usize::from(run.profile);
+        if run.set != self.set {
+            return Err(Refused::Profile);
+        }
+        if let Some(limit) = run.limits.first_wider_than(&self.plan(profile)?.limits) {
             return Err(Refused::Wider(limit));
         }
         if self.runs.contains_key(&run.number) || self.runs.len() >= RUNS_MAX {
             return Err(Refused::Busy);
         }
-        let range = self.ranges.take().ok_or(Refused::Busy)?;
-        let started = self.start_in(run, len, stdio, range);
-        if started.is_err() {
-            self.ranges.give_back(range);
+        while let Some(slot) = self.pool.take(profile) {
+            match self.assign(slot, run, len, stdio) {
+                // It died while it waited: no reason for a run to fail.
+                Err(Refused::Spawn(errno)) if errno != Errno::EBADF as i32 => self.discard(slot),
+                Err(refused) => {
+                    self.discard(slot);
+                    return Err(refused);
+                }
+                Ok(status) => {
+                    self.pool.hit(profile);
+                    return Ok(status);
+                }
+            }
         }
-        started
+        self.pool.miss(profile);
+        let slot = self.build(profile)?;
+        self.assign(slot, run, len, stdio).inspect_err(|_| self.discard(slot))
     }
 
-    fn start_in(&mut self, run: &Run, len: usize, stdio: &[OwnedFd], range: Range) -> Result<OwnedFd, Refused> {
+    /// Builds a sandbox of a profile, which then waits for its order.
+    fn build(&mut self, profile: usize) -> Result<Slot, Refused> {
+        let range = self.ranges.take().ok_or(Refused::Busy)?;
+        self.last_slot += 1;
+        let slot = Slot(self.last_slot);
+        match self.build_in(profile, slot, range) {
+            Ok(held) => {
+                self.held.insert(slot, held);
+                Ok(slot)
+            }
+            Err(refused) => {
+                self.ranges.give_back(range);
+                Err(refused)
+            }
+        }
+    }
+
+    fn build_in(&mut self, profile: usize, slot: Slot, range: Range) -> Result<Held, Refused> {
         let spawn_error = |errno: Errno| Refused::Spawn(errno as i32);
+        let plan = self.plan(profile)?;
+        let group = self.grounds.tree.group(slot.0, &plan.limits).map_err(|errno| Refused::Cgroup(errno as i32))?;
+        let (sandbox, status) =
+            spawn(&self.grounds.proof, plan, &group, &self.ranges, range, self.grounds.null.as_fd())
+                .map_err(spawn_error)?;
+        let tag = slot.0 * 2;
+        self.epoll.add(sandbox.pidfd(), EpollEvent::new(EpollFlags::EPOLLIN, tag)).map_err(spawn_error)?;
+        if let Some(event) = group.oom() {
+            self.epoll.add(event, EpollEvent::new(EpollFlags::EPOLLIN, tag + 1)).map_err(spawn_error)?;
+        }
+        Ok(Held { sandbox, group, range, status: Some(status), state: State::Waiting(profile) })
+    }
+
+    /// Makes a waiting sandbox this run's. Its status socket. On an error it is good for nothing any more.
+    fn assign(&mut self, slot: Slot, run: &Run, len: usize, stdio: &[OwnedFd]) -> Result<OwnedFd, Refused> {
+        let spawn_error = |errno: Errno| Refused::Spawn(errno as i32);
+        let held = self.held.get_mut(&slot).ok_or(Refused::Spawn(Errno::ESRCH as i32))?;
+        let State::Waiting(profile) = held.state else { return Err(spawn_error(Errno::ESRCH)) };
+        let range = held.range;
         let mounts = self
             .workspaces
             .mounts(run, range, &mut self.ranges, &self.grounds.proof)
             .map_err(|errno| Refused::Workspace(errno as i32))?;
-        let group =
-            self.grounds.tree.group(run.number.0, &run.limits).map_err(|errno| Refused::Cgroup(errno as i32))?;
-        let oom = group.watch_oom().map_err(|errno| Refused::Cgroup(errno as i32))?;
         for fd in stdio {
             give_pipe_to(range, fd).map_err(spawn_error)?;
         }
-        let plan = self.plan(run)?;
-        let (sandbox, status) =
-            spawn(&self.grounds.proof, plan, &group, &self.ranges, range, self.grounds.null.as_fd())
-                .map_err(spawn_error)?;
+        let cgroup_error = |errno: Errno| Refused::Cgroup(errno as i32);
+        held.group.limit(&run.limits, self.grounds.tree.layers()).map_err(cgroup_error)?;
+        held.group.begin_run();
         let fds: Vec<BorrowedFd<'_>> = stdio.iter().chain(&mounts).map(AsFd::as_fd).collect();
-        sandbox.order(&self.buffer[..len], &fds).map_err(spawn_error)?;
-
-        let tag = run.number.0 * 2;
-        self.epoll.add(sandbox.pidfd(), EpollEvent::new(EpollFlags::EPOLLIN, tag)).map_err(spawn_error)?;
-        if let Some(event) = &oom {
-            self.epoll.add(event, EpollEvent::new(EpollFlags::EPOLLIN, tag + 1)).map_err(spawn_error)?;
-        }
-        let now = Instant::now();
-        let limits = run.limits;
-        let live = Live {
-            sandbox,
-            group,
-            range,
-            oom,
-            limits,
-            deadline: now + Duration::from_millis(limits.get(Limit::WallMs)),
-            next_cpu_look: now + soonest(&limits, 0),
-            cause: Cause::Itself,
-        };
-        self.runs.insert(run.number, live);
-        Ok(status)
+        held.sandbox.order_if_alive(&self.buffer[..len], &fds).map_err(spawn_error)?;
+        held.state = State::Running(Running::new(run.number, profile, run.limits));
+        self.runs.insert(run.number, slot);
+        held.status.take().ok_or(Refused::Spawn(Errno::ESRCH as i32))
     }
 
-    /// Every process of this run is gone: count, tell, give back.
-    fn finish(&mut self, number: RunNumber) -> Result<(), End> {
-        let Some(mut run) = self.runs.remove(&number) else { return Ok(()) };
-        // The descriptors may be open in a child that was forked meanwhile, so closing does not take them out.
-        let _ = self.epoll.delete(run.sandbox.pidfd());
-        if let Some(event) = &run.oom {
+    /// Ends a sandbox that no run has.
+    fn discard(&mut self, slot: Slot) {
+        if let Some(held) = self.held.get_mut(&slot) {
+            held.state = State::Dying;
+            held.end(Cause::Killed);
+        }
+    }
+
+    /// Every process of this sandbox is gone: count, tell, give back.
+    fn finish(&mut self, slot: Slot) -> Result<(), End> {
+        let Some(mut held) = self.held.remove(&slot) else { return Ok(()) };
+        let ended = match &mut held.state {
+            State::Running(run) => {
+                self.runs.remove(&run.number);
+                if run.cause == Cause::Itself && held.group.was_out_of_memory() {
+                    run.cause = Cause::Oom;
+                }
+                self.tell(&Reply::Ended(run.number, run.cause, held.group.counted()))
+            }
+            State::Waiting(profile) => {
+                tracing::warn!(profile, "a waiting sandbox died; another one takes its place");
+                self.pool.lost(*profile, slot, Instant::now());
+                Ok(())
+            }
+            State::Dying => Ok(()),
+        };
+        // From here on nobody waits for us. The descriptors may be open in a child that was forked meanwhile, so closing
+        // does not take them out.
+        let _ = self.epoll.delete(held.sandbox.pidfd());
+        if let Some(event) = held.group.oom() {
             let _ = self.epoll.delete(event);
         }
-        run.sandbox.reap();
-        if run.cause == Cause::Itself && run.group.was_out_of_memory() {
-            run.cause = Cause::Oom;
+        held.sandbox.reap();
+        if let Some(mounts) = held.sandbox.take_mounts() {
+            self.sweeper.take(mounts);
         }
-        let ended = Reply::Ended(number, run.cause, run.group.counted());
-        if run.group.remove().is_err() {
-            self.retired.push(run.group);
-        }
-        self.ranges.give_back(run.range);
-        wire::send(self.front.as_fd(), &ended.encode(), &[]).map_err(|_| End::FrontGone)
+        self.ranges.give_back(held.range);
+        self.retire(held.group);
+        ended
     }
 
-    fn out_of_memory(&mut self, number: RunNumber) {
-        if let Some(run) = self.runs.get_mut(&number) {
+    fn retire(&mut self, group: Group) {
+        self.retired.extend(self.grounds.tree.take_back(group));
+    }
+
+    fn out_of_memory(&mut self, slot: Slot) {
+        if let Some(held) = self.held.get_mut(&slot) {
             // v1 kills one process; the rest of the group goes with it here, as v2 does by itself.
-            run.end(Cause::Oom);
+            held.end(Cause::Oom);
         }
     }
 
-    fn look_at_clock(&mut self) {
-        let now = Instant::now();
-        for run in self.runs.values_mut() {
-            if now >= run.deadline {
-                run.end(Cause::Wall);
-                // Dying takes a moment; look again if it takes long.
-                run.deadline = now + Duration::from_secs(1);
-            }
-            if now >= run.next_cpu_look {
-                let used_us = run.group.cpu_us();
-                if used_us >= run.limits.get(Limit::CpuMs) * 1000 {
-                    run.end(Cause::Cpu);
-                    run.next_cpu_look = now + Duration::from_secs(1);
-                } else {
-                    run.next_cpu_look = now + soonest(&run.limits, used_us);
+    /// One thing for the pool: let go of what is too much, or build what is missing. One per turn, so that a run that
+    /// comes meanwhile waits for one fork at most.
+    fn look_after_pool(&mut self, now: Instant) {
+        for slot in self.pool.surplus(now) {
+            self.discard(slot);
+        }
+        if now >= self.heard + IDLE {
+            self.grounds.tree.trim();
+        }
+        if now >= self.heard + MAPS_IDLE {
+            self.ranges.drop_maps();
+        }
+        if now < self.may_build() {
+            return;
+        }
+        if let Some(profile) = self.pool.wanted(now) {
+            match self.build(profile) {
+                Ok(slot) => self.pool.put(profile, slot, now),
+                Err(refused) => {
+                    tracing::warn!(profile, ?refused, "could not build a sandbox ahead; runs build their own");
+                    self.pool.failed(profile, now);
                 }
             }
+            self.lacking = None;
         }
     }
 
     fn end_everything(mut self) {
-        for run in self.runs.values_mut() {
-            run.end(Cause::Killed);
+        for held in self.held.values_mut() {
+            held.end(Cause::Killed);
         }
-        for (_, mut run) in self.runs.drain() {
-            run.sandbox.reap();
-            self.retired.push(run.group);
+        for (_, mut held) in self.held.drain() {
+            held.sandbox.reap();
+            self.retired.push(held.group);
         }
+        self.grounds.tree.trim();
         // Groups let go within milliseconds; a second is for a machine that stands still. What is left the next start sweeps.
         let patience = Instant::now() + Duration::from_secs(1);
         while !self.retired.is_empty() && Instant::now() < patience {
@@ -319,38 +443,6 @@ impl Server {
     }
 }
 
-impl Live {
-    /// Ends the run; the first cause is the one that is told.
-    fn end(&mut self, cause: Cause) {
-        if self.cause == Cause::Itself {
-            self.cause = cause;
-        }
-        self.group.kill();
-        self.sandbox.kill();
-    }
-}
-
-/// Time until the processor time can be used up at the earliest: all cores that the run may use, at full speed.
-fn soonest(limits: &Limits, used_us: u64) -> Duration {
-    let left_us = (limits.get(Limit::CpuMs) * 1000).saturating_sub(used_us);
-    let wall_us = left_us.saturating_mul(1000) / limits.get(Limit::CpuMillis);
-    // Not less than a few milliseconds: near the limit the looks would otherwise crowd.
-    Duration::from_micros(wall_us).max(Duration::from_millis(5))
-}
-
 fn layer_index(layer: Layer) -> u8 {
     layer as u8
-}
-
-/// Gives a pipe to the program's user, so that /dev/stdout and its kin can be opened by name. Nothing but a nameless
-/// pipe is taken: whatever else the front could open is not for a program.
-fn give_pipe_to(range: Range, fd: &OwnedFd) -> Result<(), Errno> {
-    /// `PIPEFS_MAGIC` of linux/magic.h.
-    const PIPEFS: i64 = 0x5049_5045;
-    let files = rustix::fs::fstatfs(fd).map_err(|errno| Errno::from_raw(errno.raw_os_error()))?;
-    if files.f_type as i64 != PIPEFS {
-        return Err(Errno::EBADF);
-    }
-    let (uid, gid) = (Uid::from_raw(range.host_user()), Gid::from_raw(range.host_user()));
-    fchown(fd, Some(uid), Some(gid))
 }

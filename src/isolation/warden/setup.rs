@@ -1,7 +1,9 @@
 //! The warden's start: from the forked copy of the daemon to the loop.
 #![forbid(unsafe_code)]
 
+use super::pool::PoolBounds;
 use super::server::Server;
+use super::sweep::Sweeper;
 use super::trial::trial;
 use super::wire;
 use super::workspaces::Workspaces;
@@ -74,6 +76,8 @@ pub struct Setup {
     pub range_block: u32,
     /// Who owns the files on disk.
     pub service: (u32, u32),
+    /// How many sandboxes of each profile wait.
+    pub pool: PoolBounds,
 }
 
 /// How a profile came out of the warden's start.
@@ -217,6 +221,8 @@ impl Grounds {
             .zip(trees)
             .map(|(profile, tree)| self.prepare(profile, tree, idmap_errno == 0, ranges))
             .unzip();
+        // Reading files and compiling filters takes a megabyte that every fork from here on would copy.
+        crate::isolation::sys::trim_heap();
         Ok(Footing { workspaces, prepared, ready: Ready { digest, idmap_errno, profiles: states, lacking } })
     }
 
@@ -293,6 +299,8 @@ pub fn warden_main(setup: Setup) -> i32 {
 }
 
 fn start(setup: Setup, proof: SingleThreaded) -> Result<Server, FootingError> {
+    // Before we have a root of our own: it must not hold on to the trees of a set that is no longer in force.
+    let sweeper = Sweeper::start(&proof).map_err(|errno| FootingError::Host("fork the sweeper", errno))?;
     let grounds = Grounds {
         load: setup.load,
         kernel: setup.kernel,
@@ -305,11 +313,10 @@ fn start(setup: Setup, proof: SingleThreaded) -> Result<Server, FootingError> {
     };
     let proc_dir = open_path("/proc", OFlag::O_PATH | OFlag::O_DIRECTORY)?;
     let mut ranges = Ranges::new(proc_dir, setup.range_block, setup.service.0, setup.service.1);
-    let Footing { workspaces, prepared, ready } = grounds.footing(&mut ranges)?;
-    let told = wire::send(setup.front.as_fd(), &ready.encode(), &[]);
+    let footing = grounds.footing(&mut ranges)?;
+    let told = wire::send(setup.front.as_fd(), &footing.ready.encode(), &[]);
     told.map_err(|errno| FootingError::Host("tell the front that we are ready", errno))?;
-    let set = set_number(&ready.digest);
-    Ok(Server::new(setup.front, grounds, ranges, workspaces, prepared, set))
+    Ok(Server::new(setup.front, grounds, ranges, footing, setup.pool, sweeper))
 }
 
 #[cfg(test)]
