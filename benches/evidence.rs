@@ -54,8 +54,8 @@ fn begin(n: u64) -> Begin {
     begin.inputs_digest = Some(Digest::of(n.to_le_bytes()));
     begin.exec_id = Some(ExecId::generate().to_string());
     // Execs in sandboxes and under grants beside one-shot ones.
-    begin.sandbox_id = (n % 2 == 0).then(|| format!("sb_{:026}", n / 64));
-    begin.grant_id = (n % 4 == 0).then(|| format!("gr_{:026}", n / 32));
+    begin.sandbox_id = n.is_multiple_of(2).then(|| format!("sb_{:026}", n / 64));
+    begin.grant_id = n.is_multiple_of(4).then(|| format!("gr_{:026}", n / 32));
     begin.task_ref = Some(format!("t-{}", n / 10));
     begin.request_id = Some(ExecId::generate().as_str().replacen("ex_", "rq_", 1));
     begin
@@ -70,20 +70,20 @@ fn end(n: u64) -> End {
         bytes_in: 0,
         bytes_out: 315,
     };
-    let status = if n % 1000 == 0 { Status::OomKilled } else { Status::Ok };
+    let status = if n.is_multiple_of(1000) { Status::OomKilled } else { Status::Ok };
     let written = SideEffect { what: Cow::Borrowed("files_written"), digest: None, count: 1, bytes: 812 };
     End {
         exit_code: Some(0),
         outputs_digest: Some(Digest::of((n + 1).to_le_bytes())),
         usage: Some(usage),
-        side_effects: if n % 4 == 0 { vec![written] } else { Vec::new() },
-        budget_used: (n % 4 == 0).then_some(BudgetUsed {
+        side_effects: if n.is_multiple_of(4) { vec![written] } else { Vec::new() },
+        budget_used: n.is_multiple_of(4).then_some(BudgetUsed {
             calls: 1,
             cpu_ms: 19,
             bytes_out: 315,
             ..BudgetUsed::default()
         }),
-        enforcement: Some(enforcement(if n % 3 == 0 { "611bc6050001" } else { "711bc6050001" })),
+        enforcement: Some(enforcement(if n.is_multiple_of(3) { "611bc6050001" } else { "711bc6050001" })),
         ..End::new(status, NOW + n)
     }
 }
@@ -262,11 +262,12 @@ async fn run(report: &mut Report) {
     }
     reads(report, &journal, &picks.0, &picks.1).await;
 
-    let begun = Instant::now();
+    let (begun, cpu) = (Instant::now(), processor_time());
     let verdict = journal.verify(Some(head.hash)).await.expect("readable");
     let rate = verdict.records as f64 / begun.elapsed().as_secs_f64();
+    let each_cpu = (processor_time() - cpu) / u32::try_from(head.seq).expect("some million");
     assert!(verdict.ok, "{verdict:?}");
-    report.line("verify", format!("{rate:.0} records/s"), rate >= VERIFY_LEAST);
+    report.line("verify", format!("{rate:.0} records/s, cpu {each_cpu:?} each"), rate >= VERIFY_LEAST);
 
     let begun = Instant::now();
     let file = tempfile::tempfile().expect("a temporary file");

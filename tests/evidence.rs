@@ -523,7 +523,7 @@ fn on_a_full_disk_nothing_is_begun_and_what_runs_is_ended() {
                 open.end(End::new(Status::Ok, NOW)).await.expect("there is room for every end");
             }
             let verdict = journal.verify(None).await.expect("readable");
-            assert!(verdict.ok && verdict.open == 0 && verdict.records >= 1 + 2 * all, "{verdict:?}");
+            assert!(verdict.ok && verdict.open == 0 && verdict.records > 2 * all, "{verdict:?}");
             assert!(matches!(journal.begin(begin("uid:more")).await, Err(EvidenceError::Full { .. })));
 
             drop(filler);

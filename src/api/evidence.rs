@@ -18,6 +18,7 @@ use std::pin::Pin;
 use std::str::FromStr;
 use std::task::{Context, Poll};
 use std::time::Duration;
+use tokio::runtime::Handle;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -28,6 +29,8 @@ const PAGE: usize = 100;
 const PIECE: usize = 64 * 1024;
 /// Pieces that wait for a slow reader.
 const PIECES: usize = 4;
+/// How long an export waits for a reader that does not read: it holds the journal's log back meanwhile.
+const STALLED: Duration = Duration::from_secs(60);
 /// Records that a follower who comes back is told at most.
 const CAUGHT_UP: usize = 10_000;
 /// How long a follower hears nothing before it is told that we are still there.
@@ -191,7 +194,7 @@ pub(super) async fn export(
     let scope = Scope { from_seq: asked.from_seq, filter: asked.filter };
     let (pieces, body) = mpsc::channel(PIECES);
     tokio::spawn(async move {
-        let out = io::BufWriter::with_capacity(PIECE, Pieces(pieces.clone()));
+        let out = io::BufWriter::with_capacity(PIECE, Pieces(pieces.clone(), Handle::current()));
         if let Err(error) = state.journal.export(scope, out).await {
             // Headers are out: the connection breaks off, and the reader sees that the end is missing.
             tracing::warn!(request = %id, error = &error as &dyn std::error::Error, "an export broke off");
@@ -281,13 +284,16 @@ impl hyper::body::Body for Streamed {
 }
 
 /// Writes into such a body, away from the async threads.
-struct Pieces(Sender);
+struct Pieces(Sender, Handle);
 
 impl Write for Pieces {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let gone = |_| io::Error::new(io::ErrorKind::BrokenPipe, "the reader went away");
-        self.0.blocking_send(Ok(Bytes::copy_from_slice(bytes))).map_err(gone)?;
-        Ok(bytes.len())
+        let sent = timeout(STALLED, self.0.send(Ok(Bytes::copy_from_slice(bytes))));
+        match self.1.block_on(sent) {
+            Ok(Ok(())) => Ok(bytes.len()),
+            Ok(Err(_)) => Err(io::Error::new(io::ErrorKind::BrokenPipe, "the reader went away")),
+            Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "the reader does not read")),
+        }
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -298,12 +304,42 @@ impl Write for Pieces {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::evidence::{Begin, Durability, EvidenceSettings, Operation, Refused};
     use crate::model::Owner;
     use std::collections::BTreeSet;
 
     fn principal(roles: &[Role]) -> Principal {
         let owner = Owner { tenant: "acme".to_owned(), subject: "alice".to_owned() };
         Principal { owner, roles: BTreeSet::from_iter(roles.iter().copied()), profiles: None }
+    }
+
+    #[tokio::test]
+    async fn a_follower_hears_what_it_missed_and_what_comes_and_nothing_of_others() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let settings = EvidenceSettings { durability: Durability::Process, ..EvidenceSettings::default() };
+        let (journal, _) = Journal::open(directory.path(), &settings, 1).expect("a journal");
+        let refused = Refused { code: "no".to_owned(), class: "POLICY.DENY_TOOL".to_owned(), reason: None };
+        let record = async |subject: &str| {
+            let begin = Begin::new(Operation::Exec, "acme", subject, "shell.exec", 1);
+            journal.refuse(&begin, &refused).await.expect("recorded");
+        };
+        for subject in ["alice", "bob", "alice"] {
+            record(subject).await; // 2, 3, 4
+        }
+        let filter = Filter { subject: Some("alice".to_owned()), ..Filter::default() };
+        let (pieces, mut body) = mpsc::channel(PIECES);
+        let follower = tokio::spawn(tell(journal.clone(), filter, Some(2), pieces));
+        let mut heard = async || {
+            let piece = body.recv().await.expect("a piece").expect("no error");
+            String::from_utf8(piece.to_vec()).expect("text")
+        };
+        assert!(heard().await.starts_with("id: 4\nevent: record\ndata: {\"seq\":4,"));
+        record("bob").await;
+        record("alice").await;
+        assert!(heard().await.starts_with("id: 6\n"));
+        drop(body);
+        record("alice").await;
+        follower.await.expect("it ends when nobody listens");
     }
 
     #[test]

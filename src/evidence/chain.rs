@@ -7,10 +7,10 @@
 //! A line can be withheld and its digest given instead: the chain is still checked to its end. Every so often a
 //! checkpoint among the records holds the daemon's signature for the head before it.
 
+use super::id::Digest;
 use super::line::{Fields, kind};
-use super::record::Digest;
 use super::signing::PublicKey;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use std::collections::HashSet;
 use std::fmt;
@@ -28,7 +28,7 @@ pub(super) fn link(head: &Digest, line: &Digest) -> Digest {
 }
 
 /// What is wrong with a record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {
     /// There is another in its place.
@@ -74,7 +74,7 @@ impl fmt::Display for Fault {
 }
 
 /// The first bad record.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bad {
     /// Its place.
     pub seq: u64,
@@ -100,7 +100,7 @@ impl fmt::Display for Bad {
 }
 
 /// What a walk saw, up to the first bad record or the end.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
     /// Whether all of it is what was written.
     pub ok: bool,

@@ -1,6 +1,6 @@
 //! The journal's file: its schema, and the few statements that several parts share.
 
-use super::record::Digest;
+use super::id::Digest;
 use crate::sqlite::file::{Kind, Sharing};
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
 use rusqlite::{Connection, OptionalExtension};

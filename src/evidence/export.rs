@@ -9,9 +9,9 @@
 
 use super::chain::{Bad, Fault, NOTHING, Shown, Verdict, Walk};
 use super::db::{self, StateRow};
+use super::id::{Digest, unhex};
 use super::line::Fields;
 use super::read::Filter;
-use super::record::{Digest, unhex};
 use super::segment;
 use super::signing::PublicKey;
 use super::{EvidenceError, Journal, Place, Shared};

@@ -1,13 +1,15 @@
 //! What records are found by: each name that a filter may ask for, as one number.
 //!
 //! A number is four bits of which name it is and 59 of the name itself. Two names may share a number, so whoever finds a
-//! record by one still looks at its line. The numbers of ids sort by time, as the ids do: new ones go to one end of the
-//! index, which keeps it small and its pages few.
+//! record by one still looks at its line. Ids of records and execs, of which there are always new ones, sort by time, as
+//! the ids do: they go to one end of the index, which keeps it small and its pages few.
 
 use std::borrow::Cow;
 
 /// Bits of a number that are the name's.
 const NAME_BITS: u32 = 59;
+/// Bits of an id that are its milliseconds.
+const TIME_BITS: u32 = 48;
 
 /// Which name it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,15 +65,19 @@ impl Names<'_> {
 
 /// The number of a name.
 pub(super) fn key(field: Field, name: &str) -> i64 {
-    let number = time_prefix(name).unwrap_or_else(|| fnv(name.as_bytes()) >> (64 - NAME_BITS));
+    let hash = fnv(name.as_bytes());
+    let time = matches!(field, Field::Id | Field::Exec).then(|| time_of(name)).flatten();
+    let number = match time {
+        Some(time) => time << (NAME_BITS - TIME_BITS) | hash >> (64 - NAME_BITS + TIME_BITS),
+        None => hash >> (64 - NAME_BITS),
+    };
     i64::try_from((field as u64) << NAME_BITS | number).expect("fields are below 16")
 }
 
-/// The first bits of an id of ours (two letters, `_`, 26 digits): 48 of its milliseconds and 11 random ones.
-fn time_prefix(name: &str) -> Option<u64> {
+/// The milliseconds of an id of ours: two letters, `_`, 26 digits of 5 bits that hold 130, of which an id uses 128.
+fn time_of(name: &str) -> Option<u64> {
     let digits = name.as_bytes().get(3..29).filter(|_| name.len() == 29 && name.as_bytes()[2] == b'_')?;
-    // 26 digits of 5 bits hold 130, of which an id uses the last 128: twelve digits and a little more are enough.
-    let value = digits[..13].iter().try_fold(0u128, |value, &c| {
+    digits[..10].iter().try_fold(0, |value, &c| {
         let digit = match c {
             b'0'..=b'9' => c - b'0',
             b'a'..=b'h' => c - b'a' + 10,
@@ -81,10 +87,9 @@ fn time_prefix(name: &str) -> Option<u64> {
             b'v'..=b'z' => c - b'v' + 27,
             _ => return None,
         };
-        Some(value << 5 | u128::from(digit))
-    })?;
-    let mask = (1u128 << NAME_BITS) - 1;
-    Some(u64::try_from(value >> (63 - NAME_BITS) & mask).expect("59 bits"))
+        // The two bits that an id does not use are zero; in another text they fall off the front.
+        Some((value << 5 | u64::from(digit)) & ((1 << TIME_BITS) - 1))
+    })
 }
 
 /// FNV-1a, 64 bits.
@@ -112,10 +117,10 @@ mod tests {
     fn every_digit_of_an_id_has_its_value() {
         let alphabet = b"0123456789abcdefghjkmnpqrstvwxyz";
         for (value, &digit) in alphabet.iter().enumerate() {
-            let id = format!("ev_000000000000{}0000000000000", char::from(digit));
-            // The 13th digit: its value stands in the last five bits of 65, of which 61 to 59 bits were cut below.
-            assert_eq!(time_prefix(&id), Some(value as u64 >> 4), "{id}");
+            let id = format!("ev_000000000{}0000000000000000", char::from(digit));
+            assert_eq!(time_of(&id), Some(value as u64), "{id}");
         }
-        assert_eq!(time_prefix("ev_u0000000000000000000000000"), None);
+        assert_eq!(time_of("ev_u0000000000000000000000000"), None);
+        assert_eq!(time_of("ev_7zzzzzzzzz0000000000000000"), Some((1 << TIME_BITS) - 1));
     }
 }

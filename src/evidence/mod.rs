@@ -21,10 +21,13 @@
 //! **What it does not know.** Clocks (time comes in; within the chain it never goes back), HTTP, who may read what.
 #![forbid(unsafe_code)]
 
+mod aside;
 mod ballast;
 pub mod chain;
 mod db;
+mod draft;
 mod export;
+mod id;
 mod keys;
 mod line;
 mod owner;
@@ -35,24 +38,25 @@ mod segment;
 mod signing;
 mod verify;
 
+pub use aside::SetAside;
 pub use chain::{Bad, Fault, Verdict};
 pub use db::FILE_NAME;
 pub use export::{ExportError, Exported, Scope, verify_export};
+pub use id::{Digest, EvidenceId, NotADigest, NotAnId};
 pub use line::{Fields, Previous, Record, Text};
 pub use owner::Place;
 pub use read::{Filter, LONGEST_PAGE, Page, Shown};
-pub use record::{
-    Begin, BudgetUsed, Digest, End, EvidenceId, NotADigest, NotAnId, Operation, Refused, SideEffect, Status,
-};
-pub use recover::{Opened, SetAside};
+pub use record::{Begin, BudgetUsed, End, Operation, Refused, SideEffect, Status};
+pub use recover::Opened;
 pub use segment::{SEGMENTS_DIR, Sealed};
 pub use signing::{KeyError, NotAKey, PUBLIC_NAME, PublicKey, SECRET_NAME};
 
 use crate::sqlite::file::{FileError, is_damage};
 use crate::sqlite::writer::Writer;
 use db::KIND;
+use draft::Draft;
 use owner::Job;
-use record::{Draft, Matter};
+use record::Matter;
 use rusqlite::{Connection, OpenFlags};
 use std::fmt;
 use std::future::Future;
@@ -195,8 +199,6 @@ pub(crate) struct Shared {
     /// None once the journal is closed.
     readers: Mutex<Option<Vec<Connection>>>,
     journal: OnceLock<Weak<Inner>>,
-    /// Held for as long as the journal lives.
-    _lock: nix::fcntl::Flock<std::fs::File>,
 }
 
 /// Where the chain stands.

@@ -5,14 +5,17 @@
 
 use super::ballast::Ballast;
 use super::chain::link;
+use super::draft::{Definition, Draft};
+use super::id::{Digest, EvidenceId, Short};
 use super::line::{Checkpoint, Defined, Record, kind, place};
-use super::record::{Definition, Digest, Draft, EvidenceId, Short};
 use super::signing::Key;
 use super::{Durability, EvidenceError, EvidenceSettings, OpenRecord, Shared};
 use crate::sqlite::writer::Commit;
+use nix::fcntl::Flock;
 use rusqlite::{Connection, ErrorCode};
 use serde_json::value::RawValue;
 use std::collections::{HashMap, HashSet};
+use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -101,6 +104,8 @@ pub(super) struct Owner {
     pub ballast: Ballast,
     pub starved_at: Option<Instant>,
     pub shared: Arc<Shared>,
+    /// Held until the file is closed.
+    pub _lock: Flock<File>,
 }
 
 /// A row that is on its way into the file.
@@ -149,7 +154,7 @@ impl Commit for Owner {
             if self.is_starved() { Extras { checkpoint: false, index: false } } else { self.extras(&jobs, wanted) };
         match self.write(&jobs, extras) {
             Ok(change) => self.done(jobs, change),
-            Err(error) if is_full(&error) => {
+            Err(error) if lacks_room(&error) => {
                 self.starve(&error);
                 let ends = self.only_ends(jobs, Some(&Arc::new(error)));
                 match self.write(&ends, Extras { checkpoint: false, index: false }) {
@@ -206,7 +211,7 @@ impl Owner {
     fn starve(&mut self, error: &rusqlite::Error) {
         if self.ballast.is_held() {
             tracing::error!(path = %self.path.display(), error = error.to_string(),
-                "evidence: the disk is full; the ballast is let go of for what runs, nothing new is begun");
+                "evidence: there is no room; the ballast is let go of for what runs, nothing new is begun");
             if let Err(error) = self.ballast.let_go() {
                 tracing::error!(%error, "evidence: the ballast could not be let go of");
             }
@@ -234,7 +239,10 @@ impl Owner {
     fn only_ends(&self, jobs: Vec<Job>, error: Option<&Arc<rusqlite::Error>>) -> Vec<Job> {
         let (ends, others): (Vec<_>, Vec<_>) = jobs.into_iter().partition(Job::is_end);
         for job in others {
-            job.refuse(EvidenceError::Full { path: self.path.clone(), source: error.cloned() });
+            job.refuse(match error {
+                Some(error) if !is_full(error) => EvidenceError::Commit(error.clone()),
+                source => EvidenceError::Full { path: self.path.clone(), source: source.cloned() },
+            });
         }
         ends
     }
@@ -450,7 +458,7 @@ impl Owner {
         }
         self.shared.moved(head, self.open.len());
         if let Some((covered, signature)) = &checkpoint {
-            super::recover::note_checkpoint(&self.directory, &self.chain, *covered, signature);
+            super::aside::note_checkpoint(&self.directory, &self.chain, *covered, signature);
         }
         for (job, answer) in jobs.into_iter().zip(answers) {
             answer_job(job, answer, head);
@@ -492,7 +500,12 @@ pub(super) fn id_key(id: &EvidenceId) -> [i64; 1] {
     [super::keys::key(super::keys::Field::Id, id.as_str())]
 }
 
-/// Whether there is no room, in one of the ways in which SQLite says so.
+/// Whether there is no room.
 fn is_full(error: &rusqlite::Error) -> bool {
-    matches!(error.sqlite_error_code(), Some(ErrorCode::DiskFull | ErrorCode::SystemIoFailure))
+    error.sqlite_error_code() == Some(ErrorCode::DiskFull)
+}
+
+/// Whether room may help: SQLite calls a used up quota, or no room for the log's index, a failure of the device.
+fn lacks_room(error: &rusqlite::Error) -> bool {
+    is_full(error) || error.sqlite_error_code() == Some(ErrorCode::SystemIoFailure)
 }

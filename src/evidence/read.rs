@@ -5,9 +5,9 @@
 //! it looks at, so a filter that matches nothing in a long journal answers with a short page and a cursor.
 
 use super::db::{self, StateRow};
+use super::id::{EvidenceId, Short};
 use super::keys::{Field, Names, key};
 use super::line::{Fields, Record, at_ms};
-use super::record::{EvidenceId, Short};
 use super::{EvidenceError, Journal};
 use rusqlite::{Connection, OptionalExtension};
 use std::borrow::Cow;

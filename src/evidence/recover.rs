@@ -1,32 +1,34 @@
 //! Opening: what is there is checked, what is damaged is set aside and named, what was left open is closed as `lost`.
 
+use super::aside::{self, Noted, SetAside, host, last_set_aside, noted};
 use super::ballast::Ballast;
 use super::chain::{NOTHING, Shown, Walk, link};
 use super::db::{self, FILE_NAME, KIND, StateRow};
+use super::draft::Draft;
+use super::id::{Digest, EvidenceId, Short};
 use super::line::{Fields, Genesis, Previous, kind, place};
 use super::owner::{CHECKPOINT_EVERY, Job, Open, Owner, Place, body, id_key};
-use super::record::{Digest, Draft, End, EvidenceId, Matter, Short};
+use super::record::{End, Matter};
 use super::signing::{Key, KeyError, PublicKey, SECRET_NAME};
 use super::{Durability, EvidenceError, EvidenceSettings, FOLLOWED_KEPT, Live, Shared};
 use crate::sqlite::file::{Check, FileError, beside};
 use crate::sqlite::writer::{BATCH, Commit};
 use nix::fcntl::{Flock, FlockArg};
 use rusqlite::Connection;
-use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 use tokio::sync::{broadcast, oneshot};
 
-/// The last signature, outside the database: tells if the database's end was cut off with its own.
-const CHECKPOINT_NAME: &str = "checkpoint.json";
 /// Keeps a second daemon out.
 const LOCK_NAME: &str = "lock";
+/// Bytes that SQLite's log keeps between two uses.
+const LOG_KEPT_BYTES: u64 = 64 << 20;
 /// Records at the end of the chain that a start checks: at least one signature is among them.
 const TAIL: u64 = 2 * CHECKPOINT_EVERY + BATCH as u64;
 
@@ -41,24 +43,6 @@ pub struct Opened {
     pub set_aside: Option<SetAside>,
     /// Something an operator should know and that does not stop the journal.
     pub warnings: Vec<String>,
-}
-
-/// A journal that could not be used.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SetAside {
-    /// What is left of it; none if nothing is.
-    pub path: Option<PathBuf>,
-    /// What is wrong with it.
-    pub why: String,
-}
-
-/// The last signature as it lies beside the database.
-#[derive(Debug, serde::Serialize, serde::Deserialize)]
-struct Noted {
-    chain: String,
-    seq: u64,
-    head: String,
-    signature: String,
 }
 
 /// Why an attempt to open failed.
@@ -94,11 +78,6 @@ fn in_words(error: &dyn std::error::Error) -> String {
     words
 }
 
-fn host(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> EvidenceError + use<> {
-    let path = path.to_owned();
-    move |source| EvidenceError::Host { what, path, source }
-}
-
 /// Opens the journal for its writer.
 pub(super) fn open(
     directory: &Path,
@@ -117,7 +96,7 @@ pub(super) fn open(
         match attempt(&directory, &path, settings, key.public(), now_ms, &mut warnings) {
             Ok(loaded) => break loaded,
             Err(Attempt::Damaged(why)) if set_aside.is_none() => {
-                set_aside = Some(self::set_aside(&directory, &path, why, now_ms, key.public())?);
+                set_aside = Some(aside::set_aside(&directory, &path, why, now_ms, key.public())?);
             }
             Err(Attempt::Damaged(why)) => return Err(host("use", &path)(io::Error::other(why))),
             Err(Attempt::Failed(error)) => return Err(error),
@@ -143,7 +122,6 @@ pub(super) fn open(
         followers: broadcast::channel(FOLLOWED_KEPT).0,
         readers: Mutex::new(Some(Vec::new())),
         journal: OnceLock::new(),
-        _lock: lock,
     });
     let matters: Vec<_> = loaded.matters.into_values().collect();
     let mut owner = Owner {
@@ -165,6 +143,7 @@ pub(super) fn open(
         ballast,
         starved_at,
         shared,
+        _lock: lock,
     };
     let lost = close_open(&mut owner, matters, now_ms)?;
     let opened = Opened { head: owner.head, lost, set_aside, warnings };
@@ -209,6 +188,8 @@ fn attempt(
     let torn = fs::metadata(beside(path, "-wal")).is_ok_and(|log| log.len() > 0);
     let (connection, path) = KIND.open(directory, FILE_NAME, if torn { Check::Whole } else { Check::Touched })?;
     let named = |source| Attempt::from(KIND.blame(source, &path));
+    // A long read keeps the log from starting anew; it must not stay as long as it grew then.
+    connection.pragma_update(None, "journal_size_limit", LOG_KEPT_BYTES).map_err(named)?;
     if settings.durability == Durability::Fsync {
         connection.pragma_update(None, "synchronous", "FULL").map_err(named)?;
     }
@@ -223,7 +204,7 @@ fn attempt(
             if records > 0 {
                 return Err(Attempt::Damaged("it has records and no chain".to_owned()));
             }
-            let previous = last_set_aside(directory)?;
+            let previous = last_set_aside(directory).map_err(Attempt::Failed)?;
             begin_chain(&connection, key, previous.as_ref(), now_ms).map_err(named)?
         }
     };
@@ -401,119 +382,4 @@ fn close_open(owner: &mut Owner, matters: Vec<Matter>, now_ms: u64) -> Result<Ve
         }
     }
     Ok(lost)
-}
-
-/// Notes the last signature beside the database.
-pub(super) fn note_checkpoint(directory: &Path, chain: &str, covered: Place, signature: &str) {
-    let noted = Noted {
-        chain: chain.to_owned(),
-        seq: covered.seq,
-        head: covered.hash.to_string(),
-        signature: signature.to_owned(),
-    };
-    let text = serde_json::to_vec(&noted).expect("texts and a number");
-    if let Err(error) = write_whole(&directory.join(CHECKPOINT_NAME), &text) {
-        // The signature is in the chain; only the second trace of it is missing.
-        tracing::warn!(%error, "evidence: the last checkpoint could not be noted beside the database");
-    }
-}
-
-fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let draft = beside(path, ".new");
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
-    file.write_all(bytes)?;
-    file.sync_data()?;
-    fs::rename(&draft, path)
-}
-
-/// The last signature, if it is there and ours.
-fn noted(directory: &Path, key: PublicKey, warnings: &mut Vec<String>) -> Option<Noted> {
-    let text = match fs::read(directory.join(CHECKPOINT_NAME)) {
-        Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
-        Err(error) => {
-            warnings.push(format!("{CHECKPOINT_NAME} cannot be read ({error})"));
-            return None;
-        }
-    };
-    let noted: Option<Noted> = serde_json::from_slice(&text).ok();
-    let ours = noted.filter(|noted| {
-        let head = noted.head.parse();
-        head.is_ok_and(|head| key.has_signed(&noted.chain, noted.seq, &head, &noted.signature))
-    });
-    if ours.is_none() {
-        let warning = format!("{CHECKPOINT_NAME} is damaged or not signed with this key; it is not looked at");
-        if !warnings.contains(&warning) {
-            warnings.push(warning);
-        }
-    }
-    ours
-}
-
-/// Moves what can't be used out of the way. What is wrong with it is written down first: a crash in between forgets
-/// nothing.
-fn set_aside(
-    directory: &Path,
-    path: &Path,
-    why: String,
-    now_ms: u64,
-    key: PublicKey,
-) -> Result<SetAside, EvidenceError> {
-    let noted = noted(directory, key, &mut Vec::new());
-    let free = |n: &u32| {
-        let mark = mark(now_ms, *n);
-        !beside(path, &mark).exists() && !beside(path, &format!("{mark}.why")).exists()
-    };
-    let mark = mark(now_ms, (0..).find(free).expect("some name is free"));
-    let target = beside(path, &mark);
-    let name = target.file_name().map(|name| name.to_string_lossy().into_owned());
-    let left = path.symlink_metadata().is_ok() || beside(path, "-wal").exists();
-    let previous = Previous {
-        file: name.filter(|_| left),
-        why: why.clone(),
-        checkpoint_seq: noted.as_ref().map(|noted| noted.seq),
-        checkpoint_head: noted.map(|noted| noted.head),
-    };
-    let note = beside(&target, ".why");
-    write_whole(&note, &serde_json::to_vec(&previous).expect("texts and numbers")).map_err(host("write", &note))?;
-    // The log first: a database without it is still whole, the other way round SQLite would not find it.
-    for suffix in ["-wal", "-shm", ""] {
-        move_away(&beside(path, suffix), &beside(&target, suffix))?;
-    }
-    move_away(&directory.join(CHECKPOINT_NAME), &beside(&target, ".checkpoint.json"))?;
-    File::open(directory).and_then(|directory| directory.sync_all()).map_err(host("sync", directory))?;
-    Ok(SetAside { path: left.then_some(target), why })
-}
-
-fn mark(now_ms: u64, n: u32) -> String {
-    if n == 0 { format!(".set-aside-{now_ms:015}") } else { format!(".set-aside-{now_ms:015}-{n}") }
-}
-
-fn move_away(from: &Path, to: &Path) -> Result<(), EvidenceError> {
-    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        Err(rustix::io::Errno::NOENT) => Ok(()),
-        other => other.map_err(|errno| host("set aside", from)(errno.into())),
-    }
-}
-
-/// What was set aside last, if anything.
-fn last_set_aside(directory: &Path) -> Result<Option<Previous>, Attempt> {
-    let failed = |source| Attempt::Failed(host("list", directory)(source));
-    let mut notes = Vec::new();
-    for entry in fs::read_dir(directory).map_err(failed)? {
-        let name = entry.map_err(failed)?.file_name().to_string_lossy().into_owned();
-        if name.starts_with(FILE_NAME) && name.ends_with(".why") {
-            notes.push(name);
-        }
-    }
-    notes.sort();
-    let Some(name) = notes.pop() else { return Ok(None) };
-    let text = fs::read(directory.join(&name)).map_err(failed)?;
-    let unreadable = |_| Previous {
-        file: Some(name.trim_end_matches(".why").to_owned()),
-        why: "its note cannot be read".to_owned(),
-        checkpoint_seq: None,
-        checkpoint_head: None,
-    };
-    Ok(Some(serde_json::from_slice(&text).unwrap_or_else(unreadable)))
 }

@@ -5,9 +5,9 @@
 
 use super::db;
 use super::export::{verify_export, write_segment};
+use super::id::Digest;
 use super::line::{Fields, at_ms, kind};
 use super::owner::Job;
-use super::record::Digest;
 use super::{EvidenceError, Journal, Shared};
 use rusqlite::{Connection, OptionalExtension};
 use std::fs::{self, File, OpenOptions};

@@ -1,6 +1,6 @@
 //! The key that signs checkpoints: made at the first start, never replaced, its public half beside it.
 
-use super::record::{Digest, hex, unhex};
+use super::id::{Digest, hex, unhex};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use ed25519_dalek::{Signature, Signer, SigningKey, VerifyingKey};

@@ -1,6 +1,6 @@
 //! The journal as its callers see it, on real files.
 
-use super::record::Short;
+use super::id::Short;
 use super::*;
 use crate::model::{CgroupMode, CgroupReport, Enforcement, Hold, LandlockReport, SeccompReport, Usage};
 use std::fs;
@@ -384,6 +384,41 @@ async fn sealed_records_leave_the_database_and_stay_verifiable() {
     fs::remove_file(&sealed.path).expect("our own file");
     let verdict = journal.verify(None).await.expect("readable");
     assert!(verdict.ok && verdict.first_seq == sealed.last + 1, "what was moved away shows: {verdict:?}");
+}
+
+#[tokio::test]
+async fn sealing_that_was_cut_short_goes_on_at_the_next_start() {
+    let (directory, journal) = fresh();
+    for n in 0..700 {
+        journal.refuse(&begin("acme", "uid:7", NOW + n), &refused("x")).await.expect("recorded");
+    }
+    journal.checkpoint().await.expect("signed");
+    journal.refuse(&begin("acme", "uid:7", NOW), &refused("x")).await.expect("recorded");
+    journal.close().await;
+    // As a kill behind the naming of the segment leaves it: the file is there, and so are its records.
+    let before = tempfile::tempdir().expect("a temporary directory");
+    for name in [FILE_NAME, SECRET_NAME, "checkpoint.json"] {
+        fs::copy(directory.path().join(name), before.path().join(name)).expect("a copy");
+    }
+    let (journal, _) = open(&directory);
+    let sealed = journal.seal(u64::MAX).await.expect("sealed").expect("a checkpoint");
+    fs::create_dir(before.path().join(SEGMENTS_DIR)).expect("a directory");
+    let name = sealed.path.file_name().expect("a name");
+    fs::copy(&sealed.path, before.path().join(SEGMENTS_DIR).join(name)).expect("a copy");
+
+    let (journal, _) = open(&before);
+    assert!(journal.verify(None).await.expect("readable").ok, "with records in both places, or just moved");
+    let mut at = 0;
+    for _ in 0..2000 {
+        at = journal.stats().await.expect("figures").sealed;
+        if at == sealed.last {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(at, sealed.last);
+    let verdict = journal.verify(None).await.expect("readable");
+    assert!(verdict.ok && verdict.first_seq == 1 && verdict.segments == 1, "{verdict:?}");
 }
 
 #[tokio::test]

@@ -3,8 +3,8 @@
 use super::chain::{Bad, Fault, Shown, Verdict, Walk};
 use super::db::{self, StateRow};
 use super::export::walk_export;
+use super::id::{Digest, Short};
 use super::line::Fields;
-use super::record::{Digest, Short};
 use super::segment;
 use super::{EvidenceError, Journal, Shared};
 use rusqlite::Connection;

@@ -5,7 +5,7 @@ use crate::api::wire::{EvidenceAnswer, EvidenceKeyAnswer, EvidencePage};
 use crate::ctl::commands::amount;
 use crate::ctl::output::{Colour, plain};
 use crate::ctl::{Context, CtlError, Form, blocking};
-use crate::evidence::{Digest, PublicKey, verify_export};
+use crate::evidence::{Digest, PublicKey, Verdict, verify_export};
 use serde_json::Value;
 use std::fs::File;
 use std::io::{self, BufReader, Write};
@@ -259,29 +259,29 @@ async fn show(context: &Context, id: &str) -> Result<u8, CtlError> {
 
 impl Verify {
     async fn perform(self, context: &Context) -> Result<u8, CtlError> {
-        let raw = match (self.file, self.public_key) {
+        let (verdict, raw) = match (self.file, self.public_key) {
             (Some(file), Some(key)) => {
                 let expect_head = self.expect_head;
                 let verdict = blocking(move || verify_file(&file, &key, expect_head)).await?;
-                serde_json::to_vec(&verdict).expect("a verdict holds nothing that JSON lacks")
+                let raw = serde_json::to_vec(&verdict).expect("a verdict holds nothing that JSON lacks");
+                (verdict, raw.into())
             }
             _ => {
                 let mut query = Query::default();
                 query.add("expect_head", self.expect_head.map(|head| head.to_string()).as_deref());
-                context.client.get_patiently::<Value>(&query.of("/v1/evidence/verify")).await?.raw.to_vec()
+                let answer = context.client.get_patiently::<Verdict>(&query.of("/v1/evidence/verify")).await?;
+                (answer.value, answer.raw)
             }
         };
-        let verdict: Value = serde_json::from_slice(&raw).unwrap_or_default();
-        let ok = verdict["ok"].as_bool().unwrap_or(false);
         match context.form {
             Form::Json => context.out.json(&raw)?,
             Form::Text => words_of(&verdict).iter().try_for_each(|line| context.out.line(&plain(line)))?,
         }
-        Ok(u8::from(!ok))
+        Ok(u8::from(!verdict.ok))
     }
 }
 
-fn verify_file(file: &Path, key: &Path, expect_head: Option<Digest>) -> Result<crate::evidence::Verdict, CtlError> {
+fn verify_file(file: &Path, key: &Path, expect_head: Option<Digest>) -> Result<Verdict, CtlError> {
     let unreadable = |path: &Path| {
         let path = path.to_owned();
         move |source| CtlError::ReadFile { path, source }
@@ -293,31 +293,19 @@ fn verify_file(file: &Path, key: &Path, expect_head: Option<Digest>) -> Result<c
 }
 
 /// A verdict in words.
-fn words_of(verdict: &Value) -> Vec<String> {
-    let number = |name: &str| verdict[name].as_u64().unwrap_or(0);
-    let mut lines = Vec::new();
-    if let Some(bad) = verdict["bad"].as_object() {
-        let text = |name: &str| bad.get(name).and_then(Value::as_str);
-        let id = text("id").map_or_else(String::new, |id| format!(" ({id})"));
-        let file = text("file").map_or_else(String::new, |file| format!(" in {file}"));
-        let fault = text("fault").unwrap_or("bad");
-        let seq = bad.get("seq").and_then(Value::as_u64).unwrap_or(0);
-        lines.push(format!("BAD: record {seq}{id}{file}: {fault}"));
-    } else {
-        lines.push("ok".to_owned());
-    }
+fn words_of(verdict: &Verdict) -> [String; 4] {
     let withheld =
-        if number("withheld") > 0 { format!(", {} of them withheld", number("withheld")) } else { String::new() };
-    lines.push(format!(
-        "  records {} to {}{withheld}; {} signatures hold, {} records since the last",
-        number("first_seq"),
-        number("last_seq"),
-        number("checkpoints"),
-        number("unsigned"),
-    ));
-    lines.push(format!("  {} operations are open; {} sealed segments", number("open"), number("segments")));
-    lines.push(format!("  head {}", verdict["head"].as_str().unwrap_or("-")));
-    lines
+        if verdict.withheld > 0 { format!(", {} of them withheld", verdict.withheld) } else { String::new() };
+    let (first, last) = (verdict.first_seq, verdict.last_seq);
+    [
+        verdict.bad.as_ref().map_or_else(|| "ok".to_owned(), |bad| format!("BAD: {bad}")),
+        format!(
+            "  records {first} to {last}{withheld}; {} signatures hold, {} records since the last",
+            verdict.checkpoints, verdict.unsigned
+        ),
+        format!("  {} operations are open; {} sealed segments", verdict.open, verdict.segments),
+        format!("  head {}", verdict.head),
+    ]
 }
 
 impl Export {
