@@ -29,6 +29,7 @@ impl Metrics {
     pub fn start() -> Result<Self, BuildError> {
         let builder = PrometheusBuilder::new()
             .set_buckets_for_metric(Matcher::Full("sandbox_latency_ms".to_owned()), EXEC_MS)?
+            .set_buckets_for_metric(Matcher::Full("sandbox_evidence_wait_ms".to_owned()), JUDGE_MS)?
             .set_buckets_for_metric(Matcher::Full("sandbox_profile_build_ms".to_owned()), JUDGE_MS)?
             .set_buckets_for_metric(Matcher::Full("sandbox_guard_validate_ms".to_owned()), JUDGE_MS)?;
         let handle = builder.install_recorder()?;
@@ -41,6 +42,10 @@ impl Metrics {
         describe_histogram!("sandbox_latency_ms", "Time from request to end of an exec");
         describe_histogram!("sandbox_profile_build_ms", "Time to compose profile, grant and request");
         describe_histogram!("sandbox_guard_validate_ms", "Time of the guard's checks");
+        describe_histogram!(
+            "sandbox_evidence_wait_ms",
+            "Time that an exec waited for the journal, at its begin and its end"
+        );
         describe_gauge!("sandbox_running", "Execs that run");
         describe_gauge!("sandbox_queued", "Execs that wait for a place");
         // A metric that nothing has counted yet is 0, not absent.
@@ -109,6 +114,20 @@ pub fn not_done(code: &'static str, class: Class) {
         }
         _ => counter!("sandbox_denied_total", "code" => code).increment(1),
     }
+}
+
+/// An exec waited for the journal: for its begin with a sandbox that was ready, or for its end.
+pub fn evidence_waited(waited: Duration) {
+    histogram!("sandbox_evidence_wait_ms").record(millis(waited));
+}
+
+/// How the pool of a profile stands: idle, busy and wanted sandboxes; runs that found one and runs that did not.
+pub fn pool(profile: String, [idle, busy, target]: [u64; 3], hits: u64, misses: u64) {
+    for (name, amount) in [("sandbox_pool_idle", idle), ("sandbox_pool_busy", busy), ("sandbox_pool_target", target)] {
+        gauge!(name, "profile" => profile.clone()).set(amount as f64);
+    }
+    counter!("sandbox_pool_hits_total", "profile" => profile.clone()).absolute(hits);
+    counter!("sandbox_pool_misses_total", "profile" => profile).absolute(misses);
 }
 
 /// A judgement composed its policy.

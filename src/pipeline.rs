@@ -31,6 +31,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use tokio::sync::OwnedSemaphorePermit;
 
 /// How often an exec is judged again when the profiles change under it; each time takes a whole reload.
 const JUDGEMENTS_MAX: usize = 3;
@@ -205,11 +206,11 @@ impl Pipeline {
             place = self.0.admission.place() => place.map_err(Failure::from),
             () = listed.stop.stopped() => Err(Refusal::NoSuchExec.into()),
         };
-        let place = self.told(&asked, place).await?;
+        let mut place = Some(self.told(&asked, place).await?);
         for _ in 0..JUDGEMENTS_MAX {
             let reservation = self.reserve(&judged.permit).await;
             let reservation = self.told(&asked, reservation).await?;
-            match self.run(&listed, &judged, reservation).await {
+            match self.run(&listed, &judged, reservation, &mut place).await {
                 // The profiles changed between judgement and run: what is judged and what is enforced must be one.
                 Err(Failure::Run(RunError::Overtaken)) => {
                     // With another policy an approval has another digest, and is none.
@@ -218,7 +219,6 @@ impl Pipeline {
                 }
                 Err(failure) => return Err(failure),
                 Ok(finished) => {
-                    drop(place);
                     let (profile, ending) = (&finished.profile, finished.outcome.ending);
                     let request = &judged.call.request_id;
                     tracing::info!(exec = %listed.exec, request, trace = judged.call.trace_id, profile, ?ending, "exec ended");
@@ -236,6 +236,7 @@ impl Pipeline {
         listed: &Listed,
         judged: &Judged,
         mut reservation: Option<Reservation>,
+        place: &mut Option<OwnedSemaphorePermit>,
     ) -> Result<Finished, Failure> {
         let Judged { in_force, permit, grant, .. } = judged;
         let mut permit = permit.clone();
@@ -268,11 +269,16 @@ impl Pipeline {
         let (record, ran) = ran.map_err(Failure::Evidence)?;
         let begin = record.id().clone();
         let ran = ran.map_err(Failure::Run);
+        if ran.is_ok() {
+            drop(place.take()); // the next program need not wait for this one's record
+        }
         let end = match &ran {
             Ok(outcome) => recording::ends(outcome, metered, listed.stop.cause()),
             Err(failure) => recording::fails(failure),
         };
+        let waited = Instant::now();
         let end = record.end(end).await.map_err(Failure::Evidence)?;
+        observe::evidence_waited(waited.elapsed());
         let outcome = ran.inspect_err(|failure| {
             let (code, class) = failure.said();
             observe::not_done(code, class);

@@ -14,7 +14,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("sqlite", &["sqlite"]),
     ("ledger", &["ledger", "sqlite", "model", "policy"]),
     ("evidence", &["evidence", "sqlite", "model", "policy"]),
-    ("executor", &["executor", "evidence", "policy", "isolation", "workspace", "model"]),
+    ("executor", &["executor", "evidence", "observe", "policy", "isolation", "workspace", "model"]),
     (
         "pipeline",
         &["pipeline", "executor", "evidence", "ledger", "observe", "policy", "profile", "terms", "workspace", "model"],

@@ -413,7 +413,8 @@ impl From<EvidenceError> for ApiError {
             }
             error => {
                 tracing::error!(error = &error as &dyn std::error::Error, "the journal of evidence failed");
-                Self::internal()
+                let message = "no record can be written, so nothing is started; the daemon's log has the cause";
+                Self::new(status, "evidence_unavailable", class, message).retryable()
             }
         }
     }
@@ -425,13 +426,7 @@ impl From<Failure> for ApiError {
             Failure::Refused(refusal) => refusal.into(),
             Failure::Run(error) => error.into(),
             Failure::Ledger(error) => error.into(),
-            Failure::Evidence(error) => {
-                tracing::error!(error = &error as &dyn std::error::Error, "the journal of evidence failed");
-                let message = "no record can be written, so nothing is started; \
-                               make room on the disk of state_dir, or look into the log";
-                let (status, class) = (StatusCode::SERVICE_UNAVAILABLE, Class::Unavailable);
-                Self::new(status, "evidence_unavailable", class, message).retryable()
-            }
+            Failure::Evidence(error) => error.into(),
             Failure::Internal => Self::internal(),
         }
     }

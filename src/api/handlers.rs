@@ -9,7 +9,7 @@ use crate::evidence::Journal;
 use crate::executor::{ProfileState, Warden};
 use crate::ledger::Ledger;
 use crate::model::{ExecId, ExecRequest, Object, Principal, Rootfs};
-use crate::observe::Metrics;
+use crate::observe::{self, Metrics};
 use crate::pipeline::{Call, Finished, InForce, Pipeline};
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, FromRequest, Path, Request, State as AxumState};
@@ -20,9 +20,13 @@ use axum::routing::{delete, get, post};
 use axum::{Extension, Json, Router};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Largest body: inputs and standard input of one exec.
 pub const BODY_MAX: usize = 16 << 20;
+/// What is read of the body of a caller that nobody knows, and for how long.
+const UNKNOWN_BODY_MAX: usize = 64 << 10;
+const UNKNOWN_BODY_PATIENCE: Duration = Duration::from_secs(1);
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
@@ -104,6 +108,9 @@ async fn identify(AxumState(state): AxumState<State>, mut request: Request, next
     let authorization = request.headers().get(header::AUTHORIZATION).map(|value| value.to_str().unwrap_or(""));
     let Some(principal) = peer.and_then(|peer| state.access.identify(peer, authorization)) else {
         tracing::warn!(request = %id, ?peer, "a caller without an access rule");
+        // Read before the answer: a client that still writes would find its connection broken instead of a 401.
+        let body = axum::body::to_bytes(request.into_body(), UNKNOWN_BODY_MAX);
+        let _ = tokio::time::timeout(UNKNOWN_BODY_PATIENCE, body).await;
         return ApiError::unauthenticated().of_request(&id).into_response();
     };
     let trace_id = request.headers().get(TRACEPARENT).and_then(|value| trace_id(value.to_str().ok()?));
@@ -265,6 +272,11 @@ async fn health(AxumState(state): AxumState<State>) -> Json<HealthAnswer> {
 }
 
 async fn metrics(AxumState(state): AxumState<State>) -> ([(HeaderName, &'static str); 1], String) {
+    let in_force = state.pipeline.in_force().await;
+    for of in pool(&state.warden, &in_force).await {
+        let PoolAnswer { profile, idle, busy, target, hits, misses } = of;
+        observe::pool(profile, [idle, busy, target].map(u64::from), hits, misses);
+    }
     let text = state.metrics.render(state.pipeline.running(), state.pipeline.queued());
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text)
 }

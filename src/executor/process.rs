@@ -10,6 +10,7 @@ use crate::isolation::probe::Kernel;
 use crate::isolation::warden::protocol::{Cause, Counted, GO, Refused, Run, STATUS_LEN, Status, Workspace};
 use crate::isolation::warden::words::{Words, WordsError};
 use crate::model::{CgroupMode, CgroupReport, Enforcement, ExecId, Hold, Layer, Limit, Outcome, SeccompReport, Usage};
+use crate::observe;
 use crate::policy::Permit;
 use crate::workspace::{Laid, Store, WorkspaceError};
 use nix::errno::Errno;
@@ -112,7 +113,11 @@ impl Executor {
         stop: &Stop,
         begin: impl Future<Output = Result<OpenRecord, EvidenceError>>,
     ) -> Result<(OpenRecord, Result<Outcome, RunError>), EvidenceError> {
-        let (record, prepared) = tokio::join!(begin, self.prepare(exec, permit, under));
+        let (record, prepared) = tokio::join!(async { (begin.await, Instant::now()) }, async {
+            (self.prepare(exec, permit, under).await, Instant::now())
+        },);
+        let ((record, begun), (prepared, ready)) = (record, prepared);
+        observe::evidence_waited(begun.saturating_duration_since(ready)); // what the sandbox did not hide
         let record = record?; // what was prepared is killed with this return
         let outcome = match prepared {
             Ok(prepared) => self.go(prepared, &record, permit, under, stop).await,

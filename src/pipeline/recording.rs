@@ -1,7 +1,9 @@
 //! What the pipeline writes into the journal: who asked for what, and how it ended. Digests and amounts, never contents.
 
 use super::{Failure, Judged, Pipeline, now_ms};
-use crate::evidence::{Begin, BudgetUsed, Digest, End, EvidenceId, Operation, Refused, SideEffect, Status};
+use crate::evidence::{
+    Begin, BudgetUsed, Digest, End, EvidenceError, EvidenceId, Operation, Refused, SideEffect, Status,
+};
 use crate::executor::{RunError, StopCause};
 use crate::model::{Amounts, Class, Ending, ExecRequest, Kind, Meter, Outcome, Output, Principal};
 use crate::observe;
@@ -159,6 +161,8 @@ impl Failure {
             Self::Run(RunError::Layer(_)) => ("layer_missing", Class::Unavailable),
             Self::Run(RunError::Gone(_)) => ("warden_gone", Class::Unavailable),
             Self::Run(RunError::Pipes(_)) => ("execution_failed", Class::ExecutionFailed),
+            Self::Evidence(EvidenceError::Full { .. }) => ("evidence_full", Class::Unavailable),
+            Self::Evidence(EvidenceError::Closed) => ("draining", Class::Unavailable),
             Self::Evidence(_) => ("evidence_unavailable", Class::Unavailable),
             Self::Ledger(_) | Self::Internal => ("internal", Class::Internal),
         }

@@ -113,7 +113,7 @@ fn a_program_that_cannot_be_named_is_refused() {
         invalid(truth(json!({"mode": "background"})), "mode"),
         invalid(truth(json!({"mode": "stream"})), "mode"),
         invalid(truth(json!({"skill_id": "s"})), "skill_id"),
-        invalid(truth(json!({"grant_id": "g"})), "grant_id"),
+        Row(truth(json!({"grant_id": "g"})), 403, "no_such_grant", "SANDBOX.PERMISSION_DENY", "grant_id".into()),
     ]);
 }
 

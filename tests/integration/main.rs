@@ -17,6 +17,7 @@ mod crash;
 mod evidence;
 mod grants;
 mod guard;
+mod journal;
 mod lifecycle;
 mod pool;
 mod profiles;
