@@ -146,6 +146,8 @@ pub struct Daemons {
     pub cold: Daemon,
     /// `POOL` sandboxes wait.
     pub warm: Daemon,
+    /// The same, with records that survive power loss.
+    pub fsync: Daemon,
 }
 
 /// Sandboxes of the profile that wait: more than the calls of one client in one turn.
@@ -154,18 +156,22 @@ pub const POOL: u64 = 24;
 impl Daemons {
     /// Starts both and fills the pool.
     pub fn start(max_concurrent_execs: usize) -> Self {
-        let start = |max: u64| {
+        let start = |max: u64, durability: &str| {
             // No minimum: only the profile that is measured has a pool.
-            let text = format!("max_concurrent_execs = {max_concurrent_execs}\n[pool]\nmin = 0\nmax = {max}\n");
+            let text = format!(
+                "max_concurrent_execs = {max_concurrent_execs}\n[pool]\nmin = 0\nmax = {max}\n[evidence]\ndurability = \"{durability}\"\n"
+            );
             Daemon::start_with(&text, &[])
         };
-        let daemons = Self { cold: start(0), warm: start(POOL) };
+        let daemons = Self { cold: start(0, "process"), warm: start(POOL, "process"), fsync: start(POOL, "fsync") };
         let request = json!({"profile": PROFILE, "exec": {"kind": "process", "command": "/usr/bin/true"}});
-        while daemons.warm.pool(PROFILE)["target"].as_u64() < Some(POOL) {
-            // Each call that finds the pool empty makes it larger.
-            std::thread::scope(|scope| (0..POOL).for_each(|_| drop(scope.spawn(|| daemons.warm.exec(&request)))));
+        for daemon in [&daemons.warm, &daemons.fsync] {
+            while daemon.pool(PROFILE)["target"].as_u64() < Some(POOL) {
+                // Each call that finds the pool empty makes it larger.
+                std::thread::scope(|scope| (0..POOL).for_each(|_| drop(scope.spawn(|| daemon.exec(&request)))));
+            }
+            daemon.wait_for_pool();
         }
-        daemons.warm.wait_for_pool();
         daemons
     }
 }
@@ -194,4 +200,15 @@ pub fn all<'a>(
         all.push(Contender { name, callers, cpu: Whose::of(daemon), daemon: Some(daemon) });
     }
     all
+}
+
+/// The two kinds of records, by the daemons that keep them.
+pub fn journals<'a>(daemons: &'a Daemons, clients: usize) -> Vec<Contender<'a>> {
+    let request = json!({"profile": PROFILE, "exec": {"kind": "process", "command": Program::True.argv()[0]}});
+    let contender = |(name, daemon): (&'static str, &'a Daemon)| {
+        let callers =
+            (0..clients).map(|_| Caller::Daemon(Box::new(daemon.client()), request.clone())).collect::<Vec<_>>();
+        Contender { name, callers, cpu: Whose::of(daemon), daemon: Some(daemon) }
+    };
+    [("process", &daemons.warm), ("fsync", &daemons.fsync)].map(contender).into()
 }

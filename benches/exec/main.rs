@@ -19,6 +19,7 @@ mod harness;
 
 mod contender;
 mod cpu;
+mod evidence;
 mod goals;
 mod measure;
 mod report;
@@ -83,9 +84,10 @@ fn run(effort: &Effort) {
         cells.push(Cell::paced(program, PACE, effort.paced_calls, &mut contenders));
         print!("{}", report::table(cells.last().expect("just pushed")));
     }
+    let journal = evidence::measure(&daemons, effort.per_cell);
     let goals = goals::of(&cells);
     print!("{}", goals::table(&goals));
-    for daemon in [&mut daemons.cold, &mut daemons.warm] {
+    for daemon in [&mut daemons.cold, &mut daemons.warm, &mut daemons.fsync] {
         let ended = daemon.stop();
         assert!(ended.success(), "the daemon did not stop well: {ended}; its log:\n{}", daemon.log());
     }
@@ -93,6 +95,6 @@ fn run(effort: &Effort) {
     // <target>/tmp is what cargo tells; its parent is the target directory, wherever it lies.
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("tmp lies in the target directory");
     let path = target.join("bench/exec.json");
-    report::write_json(&path, &head, &cells, &goals);
+    report::write_json(&path, &head, &cells, &goals, &journal);
     println!("\nthe same as JSON: {}", path.display());
 }

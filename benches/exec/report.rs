@@ -114,6 +114,12 @@ fn ratio_by_round(series: &Series, raw: &Series) -> (f64, f64, f64) {
     (percentile(&ratios, 0.5), percentile(&ratios, 0.05), percentile(&ratios, 0.95))
 }
 
+/// Calls per second of one contender.
+pub fn per_second(cell: &Cell, name: &str) -> f64 {
+    let of = cell.series.iter().find(|series| series.name == name);
+    of.map_or(f64::NAN, |series| Summary::of(series).per_second)
+}
+
 /// One cell as a table.
 pub fn table(cell: &Cell) -> String {
     let raw = Summary::of(&cell.series[0]);
@@ -170,7 +176,7 @@ pub fn table(cell: &Cell) -> String {
 }
 
 /// All cells, with the calls of each contender summed up.
-pub fn write_json(path: &Path, head: &Head, cells: &[Cell], goals: &[Goal]) {
+pub fn write_json(path: &Path, head: &Head, cells: &[Cell], goals: &[Goal], journal: &Value) {
     let round = |value: f64| (value * 10_000.0).round() / 10_000.0;
     let series = |cell: &Cell| -> Vec<Value> {
         let raw = Summary::of(&cell.series[0]);
@@ -210,7 +216,8 @@ pub fn write_json(path: &Path, head: &Head, cells: &[Cell], goals: &[Goal]) {
         "kernel": head.kernel, "cpus": head.cpus, "load_at_start": head.load, "bwrap": head.bubblewrap,
         "release_build": !cfg!(debug_assertions),
         "profile": PROFILE, "max_concurrent_execs": head.max_concurrent_execs,
-        "pool": POOL, "goals": goals::json(goals), "cells": cells,
+        "pool": POOL, "evidence": journal,
+        "goals": goals::json(goals), "cells": cells,
     });
     let directory = path.parent().expect("a file in the target directory");
     std::fs::create_dir_all(directory).expect("the target directory is ours to write");
