@@ -1,6 +1,6 @@
 //! Metrics: what `/metrics` shows, by the names of SPEC §8. Counted where things happen, rendered when asked.
 //!
-//! Labels are words of ours or bounded: of tenants the first [`TENANTS_MAX`] have their own, the rest are `other`, so no
+//! Labels are words of ours or bounded: of tenants the first 64 have their own, the rest are `other`, so no
 //! caller can make the daemon's memory grow by naming itself anew.
 #![forbid(unsafe_code)]
 

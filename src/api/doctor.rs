@@ -1,6 +1,7 @@
 //! `GET /v1/doctor`: each thing a sandbox needs, its state and, where it is less than it should be, the cure.
 
 use super::wire::{Check, CheckState, DoctorAnswer};
+use crate::evidence::{EvidenceError, Journal, Stats};
 use crate::executor::{HostReport, ProfileState};
 use crate::isolation::landlock;
 use crate::isolation::probe::Kernel;
@@ -13,6 +14,8 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Doctor {
     host: Arc<HostReport>,
+    /// A journal that start-up found damaged and set aside.
+    set_aside: Option<String>,
 }
 
 fn check(name: &str, state: CheckState, found: impl Into<String>, cure: impl Into<String>) -> Check {
@@ -27,8 +30,50 @@ fn whether(holds: bool) -> CheckState {
 impl Doctor {
     /// A doctor over what start-up found.
     #[must_use]
-    pub fn new(host: Arc<HostReport>) -> Self {
-        Self { host }
+    pub fn new(host: Arc<HostReport>, set_aside: Option<String>) -> Self {
+        Self { host, set_aside }
+    }
+
+    /// All checks, and how the journal stands now.
+    pub async fn examine(&self, in_force: &InForce, journal: &Journal) -> DoctorAnswer {
+        let mut answer = self.answer(in_force);
+        answer.checks.push(self.evidence(journal.stats().await));
+        answer.ok = answer.checks.iter().all(|check| check.state != CheckState::Failed);
+        answer
+    }
+
+    fn evidence(&self, stats: Result<Stats, EvidenceError>) -> Check {
+        let stats = match stats {
+            Ok(stats) => stats,
+            Err(error) => {
+                return check(
+                    "evidence",
+                    CheckState::Failed,
+                    error.to_string(),
+                    "see the daemon's log; nothing runs unrecorded",
+                );
+            }
+        };
+        let Stats { records, sealed, open, durability, .. } = stats;
+        let found = format!("{records} records, {sealed} of them sealed, {open} open; durability {durability:?}");
+        match &self.set_aside {
+            _ if stats.full => check(
+                "evidence",
+                CheckState::Failed,
+                "the disk is full: nothing is started",
+                "make room on the disk of state_dir",
+            ),
+            Some(aside) => {
+                let cure = "keep the file for whoever looks into it; `sandboxctl evidence verify` checks the new chain";
+                check(
+                    "evidence",
+                    CheckState::Degraded,
+                    format!("{found}; a damaged journal was set aside: {aside}"),
+                    cure,
+                )
+            }
+            None => check("evidence", CheckState::Ok, found, ""),
+        }
     }
 
     /// What start-up found of the host.

@@ -295,7 +295,8 @@ async fn pool(warden: &Warden, in_force: &InForce) -> Vec<PoolAnswer> {
 }
 
 async fn doctor(AxumState(state): AxumState<State>) -> Response {
-    Json(state.doctor.answer(&*state.pipeline.in_force().await)).into_response()
+    let in_force = state.pipeline.in_force().await;
+    Json(state.doctor.examine(&in_force, &state.journal).await).into_response()
 }
 
 /// Profiles whose every required layer is there.

@@ -1,7 +1,7 @@
 //! HTTP on the Unix socket: who is calling, what is asked, in which shape the answer comes.
 //!
 //! Handlers are thin: they turn a body into a request, hand it to the pipeline and turn what comes back into an answer.
-//! All statuses, codes and classes are in [`error`].
+//! All statuses are in `error.rs`; codes and classes of a no are `policy`'s.
 #![forbid(unsafe_code)]
 
 mod access;

@@ -56,13 +56,13 @@ async fn serve_until_end(parts: Parts) -> anyhow::Result<i32> {
     let store = Arc::new(Store::open(&places.projects).context("the workspaces")?);
     let report = Arc::new(report);
     let executor = Executor::new(warden.clone(), store, report.clone());
-    let doctor = Arc::new(Doctor::new(report));
+    let ledger = Ledger::open(&places.state_dir).context("the ledger of tokens and grants")?;
+    let (journal, set_aside) = open_journal(&places, &config)?;
+    let doctor = Arc::new(Doctor::new(report, set_aside));
     for check in doctor.answer(&in_force).checks.iter().filter(|check| check.cure.is_some()) {
         tracing::warn!(check = check.name, found = check.found, cure = check.cure, "not all is as it should be");
     }
     let rules = Arc::new(Rules::new(files, in_force, warden.clone()));
-    let ledger = Ledger::open(&places.state_dir).context("the ledger of tokens and grants")?;
-    let journal = open_journal(&places, &config)?;
     for lost in ledger.recovered() {
         tracing::warn!(grant = %lost.grant_id, amounts = ?lost.amounts, "a reservation of a dead daemon counts as used");
     }
@@ -134,15 +134,16 @@ async fn serve_until_end(parts: Parts) -> anyhow::Result<i32> {
 }
 
 /// Opens the journal of evidence and says what it found.
-fn open_journal(places: &Places, config: &Config) -> anyhow::Result<Journal> {
+fn open_journal(places: &Places, config: &Config) -> anyhow::Result<(Journal, Option<String>)> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
     let opened = Journal::open(&places.state_dir.join("evidence"), &config.evidence, now_ms);
     let (journal, Opened { head, lost, set_aside, warnings }) = opened.context("the journal of evidence")?;
-    if let Some(aside) = set_aside {
+    let set_aside = set_aside.map(|aside| {
         let file = aside.path.unwrap_or_default();
         tracing::error!(file = %file.display(), why = aside.why, "the journal of evidence was set aside; a new chain begins");
-    }
+        format!("{} ({})", file.display(), aside.why)
+    });
     for warning in warnings {
         tracing::warn!(warning, "evidence");
     }
@@ -150,7 +151,7 @@ fn open_journal(places: &Places, config: &Config) -> anyhow::Result<Journal> {
         tracing::warn!(operations = lost.len(), "a dead daemon left operations open; they are recorded as lost");
     }
     tracing::info!(records = head.seq, head = %head.hash, "the journal of evidence is open");
-    Ok(journal)
+    Ok((journal, set_aside))
 }
 
 /// Gives running execs their time, then has the warden end the rest.

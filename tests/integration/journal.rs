@@ -260,7 +260,8 @@ fn whole_after_kills(kills: usize, kill: impl Fn(&mut Daemon)) {
     }
     let seen = seen.0.into_inner().unwrap();
     assert!(seen.len() > 50, "only {} successes: not much of a test", seen.len());
-    let (mut begins, mut ends): (BTreeSet<String>, BTreeMap<String, Vec<(String, String)>>) = Default::default();
+    let mut begins = BTreeSet::new();
+    let mut ends: BTreeMap<String, Vec<(String, String)>> = BTreeMap::new();
     for record in records(&daemon) {
         let text = |key: &str| record[key].as_str().unwrap_or_default().to_owned();
         match kind(&record) {
