@@ -18,6 +18,7 @@ mod evidence;
 mod grants;
 mod guard;
 mod lifecycle;
+mod manager;
 mod profiles;
 mod programs;
 mod supervise;
