@@ -80,7 +80,8 @@ impl Doctor {
     fn cgroups(&self) -> impl Iterator<Item = Check> {
         let mode = match self.host.cgroup_mode {
             CgroupMode::V1 => "v1 below the daemon's own group",
-            CgroupMode::V2 => "v2, delegated",
+            CgroupMode::V2 if self.host.cgroup_degraded.is_empty() => "v2, delegated",
+            CgroupMode::V2 => "v2",
         };
         [Layer::Memory, Layer::Pids, Layer::Cpu].into_iter().map(move |layer| {
             let there = self.host.cgroup_layers.contains(&layer);

@@ -210,9 +210,15 @@ impl Tree {
                 match write_at(directory, "cgroup.subtree_control", &format!("+{word}")) {
                     Ok(()) => {}
                     Err(_) if word == "io" => {} // used where present, asked for by nobody
-                    Err(errno) => degraded.push(format!(
-                        "cgroup v2 controller {word} is not delegated ({errno}); run under systemd with Delegate=yes"
-                    )),
+                    Err(errno) => {
+                        let why = match errno {
+                            Errno::EBUSY => "other processes are in the daemon's own group",
+                            _ => errno.desc(),
+                        };
+                        degraded.push(format!(
+                            "cgroup v2 controller {word} is not delegated ({why}); run under systemd with Delegate=yes"
+                        ));
+                    }
                 }
             }
         };

@@ -99,7 +99,10 @@ impl Snapshot {
         let mut files = BTreeSet::new();
         for dir in &ours {
             walk(dir, &mut |path, _| {
-                files.insert(path.display().to_string());
+                // The journal makes its checkpoint by its own clock, which a slow machine lives to see.
+                if !path.starts_with(daemon.state_dir().join("evidence")) {
+                    files.insert(path.display().to_string());
+                }
             });
         }
         named.insert("file", files);
