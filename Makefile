@@ -7,12 +7,13 @@ CARGO ?= cargo
 RUNNER := $(if $(filter 0,$(shell id -u)),,sudo -E)
 RUNNER_VAR := CARGO_TARGET_$(shell uname -m | tr a-z- A-Z_)_UNKNOWN_LINUX_GNU_RUNNER
 
-.PHONY: help run stop test lint bench fuzz build setup setup-test clean
+.PHONY: help run stop test test-vm lint bench fuzz build setup setup-test clean
 
 help:
 	@echo "make run    build, start the daemon if none runs, run a first program in a sandbox"
 	@echo "make stop   stop the daemon that make run started"
 	@echo "make test   run every test (as root, on this kernel, nothing is skipped)"
+	@echo "make test-vm  the unit, spawn, security and lifecycle suites in an emulated machine with systemd and cgroup v2 (an hour)"
 	@echo "make lint   formatting, clippy and docs, warnings denied"
 	@echo "make bench  exec latency next to raw fork+exec and bubblewrap"
 	@echo "make fuzz   each fuzz target for SECONDS=30 (needs a nightly toolchain, or uses stable as one)"
@@ -30,6 +31,10 @@ build: setup
 test: setup-test
 	$(CARGO) build --locked --tests --bins
 	$(if $(RUNNER),$(RUNNER_VAR)="$(RUNNER)") $(CARGO) test --locked
+
+# Not part of make test: without KVM it takes its time. Fetches QEMU and a Debian image once (tests/vm/README.md).
+test-vm: setup
+	tests/vm/run
 
 lint: setup
 	$(CARGO) fmt --check

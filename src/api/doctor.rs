@@ -93,6 +93,7 @@ impl Doctor {
         checks.push(check("seccomp", whether(seccomp), found, Kernel::cure(Layer::Seccomp)));
         checks.push(privileges(in_force));
         checks.extend(self.cgroups());
+        checks.extend(self.lacking_cgroups());
         checks.push(self.workspace());
         checks.push(profiles_check(in_force));
         let profiles = in_force.profiles.iter().zip(&in_force.states);
@@ -124,12 +125,21 @@ impl Doctor {
     fn cgroups(&self) -> impl Iterator<Item = Check> {
         let mode = match self.host.cgroup_mode {
             CgroupMode::V1 => "v1 below the daemon's own group",
-            CgroupMode::V2 => "v2, delegated",
+            CgroupMode::V2 if self.host.cgroup_degraded.is_empty() => "v2, delegated",
+            CgroupMode::V2 => "v2",
         };
         [Layer::Memory, Layer::Pids, Layer::Cpu].into_iter().map(move |layer| {
             let there = self.host.cgroup_layers.contains(&layer);
             let found = if there { mode } else { "no controller" };
             check(&format!("cgroup {}", layer.name()), whether(there), found, Kernel::cure(layer))
+        })
+    }
+
+    /// What start-up had to say beyond the controllers themselves: each is `what; cure`.
+    fn lacking_cgroups(&self) -> impl Iterator<Item = Check> {
+        self.host.cgroup_degraded.iter().map(|words| {
+            let (found, cure) = words.split_once("; ").unwrap_or((words, Kernel::cure(Layer::Memory)));
+            check("cgroups", CheckState::Degraded, found, cure)
         })
     }
 

@@ -1,5 +1,6 @@
 //! The front's life: from the moment it is nobody to the moment it has ended everything.
 
+use super::manager::Manager;
 use super::rules::{Files, Rules};
 use super::{Config, Places};
 use crate::api::{Access, Doctor, State, router, serve};
@@ -24,6 +25,9 @@ use tokio::time::{Instant, sleep_until};
 
 /// How often a stopping daemon looks whether the last exec has ended.
 const DRAIN_LOOK: Duration = Duration::from_millis(10);
+
+/// How long the end may take beyond the time that running execs have.
+const END_SLACK: Duration = Duration::from_secs(10);
 
 /// What start-up hands over.
 pub(super) struct Parts {
@@ -91,9 +95,12 @@ async fn serve_until_end(parts: Parts) -> anyhow::Result<i32> {
     let (stop, stopped) = watch::channel(false);
     let server = tokio::spawn(serve(listener, router(state), stopped));
     tracing::info!(socket = %places.socket.display(), "ready");
+    let mut manager = Manager::new();
+    manager.ready();
 
     let end = loop {
         tokio::select! {
+            never = manager.beat() => match never {},
             _ = terminate.recv() => break End::Asked,
             _ = interrupt.recv() => break End::Asked,
             () = warden.gone() => break End::WardenGone,
@@ -106,10 +113,14 @@ async fn serve_until_end(parts: Parts) -> anyhow::Result<i32> {
     // From here on nobody new gets in; whoever is in gets an answer.
     pipeline.drain();
     stop.send_replace(true);
+    manager.stopping(Duration::from_secs(config.drain_seconds) + END_SLACK);
     let code = match end {
         End::Asked => {
             tracing::info!(running = pipeline.live(), "stopping");
-            drain(&pipeline, &warden, config.drain_seconds).await;
+            tokio::select! {
+                never = manager.beat() => match never {},
+                () = drain(&pipeline, &warden, config.drain_seconds) => {}
+            }
             0
         }
         End::WardenGone => {

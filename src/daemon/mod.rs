@@ -15,6 +15,7 @@
 mod config;
 mod front;
 mod host;
+mod manager;
 mod privileges;
 mod rules;
 

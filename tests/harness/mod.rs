@@ -37,10 +37,10 @@ const PARKED: &str = "sandboxd-parked";
 /// number, so that before and after can be compared.
 const POOL_VARIABLE: &str = "SANDBOXD_TEST_POOL";
 
-/// How long a daemon may take to answer its first health check (it compiles filters; the machine may be busy).
-const START_DEADLINE: Duration = Duration::from_secs(30);
+/// How long a daemon may take to answer its first health check (it compiles filters; the machine may be busy or emulated).
+const START_DEADLINE: Duration = Duration::from_secs(120);
 /// How long it may take to stop after SIGTERM.
-const STOP_DEADLINE: Duration = Duration::from_secs(15);
+const STOP_DEADLINE: Duration = Duration::from_secs(60);
 /// Between two looks at something that will be so in a moment.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
@@ -109,6 +109,11 @@ impl Daemon {
 
     /// Starts it without waiting: for tests of the start itself.
     pub fn launch(config_extra: &str, profiles: &[(&str, &str)]) -> Self {
+        Self::launch_in(config_extra, profiles, &[])
+    }
+
+    /// The same with more in its environment.
+    pub fn launch_in(config_extra: &str, profiles: &[(&str, &str)], env: &[(&str, &str)]) -> Self {
         assert!(nix::unistd::geteuid().is_root(), "missing: root; the security tests build real sandboxes");
         let base = open_directory(Path::new("/tmp"));
         let state = open_directory(&state_parent());
@@ -124,14 +129,14 @@ impl Daemon {
             config(base.path(), state.path(), config_extra, !profiles.is_empty()),
         )
         .expect("the configuration can be written");
-        let child = spawn(base.path());
+        let child = spawn(base.path(), env);
         Self { child, ended: None, base, state }
     }
 
     /// Starts it again on the same directories, after it was stopped or killed.
     pub fn restart(&mut self) {
         assert!(self.ended.is_some() || self.child.try_wait().is_ok_and(|ended| ended.is_some()), "it still runs");
-        self.child = spawn(self.base.path());
+        self.child = spawn(self.base.path(), &[]);
         self.ended = None;
         self.wait_for_health();
     }
@@ -367,7 +372,7 @@ fn daemon_command() -> Command {
     Command::new(daemon)
 }
 
-fn spawn(base: &Path) -> Child {
+fn spawn(base: &Path, env: &[(&str, &str)]) -> Child {
     let log = File::options().create(true).append(true).open(base.join("daemon.log")).expect("the log can be made");
     let marker = File::create(base.join("inherited-by-accident")).expect("the marker can be made");
     let stdin = File::open(base.join("inherited-by-accident")).expect("the marker can be opened");
@@ -376,6 +381,7 @@ fn spawn(base: &Path) -> Child {
         .arg("--config")
         .arg(base.join("sandboxd.toml"))
         .env(SECRET_NAME, SECRET_VALUE)
+        .envs(env.iter().copied())
         .stdin(stdin)
         .stdout(Stdio::from(log.try_clone().expect("the log can be shared")))
         .stderr(Stdio::from(log))

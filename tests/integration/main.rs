@@ -19,6 +19,7 @@ mod grants;
 mod guard;
 mod journal;
 mod lifecycle;
+mod manager;
 mod pool;
 mod profiles;
 mod programs;

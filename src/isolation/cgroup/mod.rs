@@ -128,6 +128,16 @@ fn make_directory(parent: &Path, name: &str) -> Result<(OwnedFd, PathBuf), Cgrou
     }
 }
 
+/// Whether systemd runs this machine and has not said that the group is ours: then it may take the controllers back, at
+/// its next reload for one. It says so in an attribute (systemd's CGROUP_DELEGATION.md; `user.` since 252).
+fn is_kept_by_systemd(own: &OwnedFd) -> bool {
+    let says = |name: &str| {
+        let mut value = [0u8; 1];
+        rustix::fs::fgetxattr(own, name, &mut value[..]) == Ok(1) && value == *b"1"
+    };
+    Path::new("/run/systemd/system").is_dir() && !says("trusted.delegate") && !says("user.delegate")
+}
+
 /// Removes what an earlier daemon left: groups of ours whose daemon is gone. Errors are left for the next start.
 fn sweep(own: &Path) {
     for entry in std::fs::read_dir(own).into_iter().flatten().flatten() {
@@ -205,13 +215,23 @@ impl Tree {
                 match write_at(directory, "cgroup.subtree_control", &format!("+{word}")) {
                     Ok(()) => {}
                     Err(_) if word == "io" => {} // used where present, asked for by nobody
-                    Err(errno) => degraded.push(format!(
-                        "cgroup v2 controller {word} is not delegated ({errno}); run under systemd with Delegate=yes"
-                    )),
+                    Err(errno) => {
+                        let why = match errno {
+                            Errno::EBUSY => "other processes are in the daemon's own group",
+                            _ => errno.desc(),
+                        };
+                        degraded.push(format!(
+                            "cgroup v2 controller {word} is not delegated ({why}); run under systemd with Delegate=yes"
+                        ));
+                    }
                 }
             }
         };
         enable(&own_group, &mut degraded);
+        if is_kept_by_systemd(&own_group) {
+            let path = parent.display();
+            degraded.push(format!("systemd has not delegated the cgroup {path}; run under systemd with Delegate=yes"));
+        }
         let name = format!("{PREFIX}{}", std::process::id());
         let (directory, path) = make_directory(&parent, &name)?;
         let mut ignored = Vec::new(); // the parent has told already
