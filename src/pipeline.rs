@@ -7,24 +7,33 @@
 
 mod admission;
 mod consent;
+mod execs;
+mod files;
 mod grants;
+mod sandboxes;
 
 pub use consent::{ConfirmationView, Edit};
+pub use execs::{Left, RetentionSettings};
+pub use files::{Choice, FileWish, Outgoing, Piece, UploadWish};
 pub use grants::{GrantView, GrantWish};
+pub use sandboxes::{CapabilityView, SandboxSettings, SandboxView, SandboxWish};
 
 use crate::executor::{Executor, ProfileState, RunError, StopCause, Under};
 use crate::ledger::{Ledger, LedgerError, Reservation};
-use crate::model::{Amounts, ExecId, ExecRequest, Lacking, Meter, Outcome, Principal, SeccompReport};
+use crate::model::{Amounts, ExecId, ExecRequest, Lacking, Meter, Outcome, Principal, SandboxId, SeccompReport};
 use crate::policy::explain::{Verdict, explain};
 use crate::policy::grant::Grant;
 use crate::policy::{Approval, Facts, Permit, Refusal, judge};
 use crate::profile::Profiles;
+use crate::workspace::Store;
 use admission::{Admission, CancelOnDrop, Listed};
 use consent::Confirmations;
+use sandboxes::Turns;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::sync::Semaphore;
 
 /// How often an exec is judged again when the profiles change under it; each time takes a whole reload.
 const JUDGEMENTS_MAX: usize = 3;
@@ -82,6 +91,8 @@ pub struct Finished {
     pub profile: String,
     /// How it ended.
     pub outcome: Outcome,
+    /// What it left, if it had a project.
+    pub left: Option<Left>,
 }
 
 /// A request with the permit that a set of profiles gave it.
@@ -100,7 +111,10 @@ struct Shared {
     ledger: Ledger,
     admission: Arc<Admission>,
     confirmations: Confirmations,
-    consent_seconds: u64,
+    store: Arc<Store>,
+    turns: Turns,
+    transfers: Semaphore,
+    settings: Settings,
 }
 
 /// What the operator sets.
@@ -112,6 +126,10 @@ pub struct Settings {
     pub queue_max: usize,
     /// How long a request waits for a person's consent.
     pub consent_seconds: u64,
+    /// How long sandboxes live, and how many.
+    pub sandboxes: SandboxSettings,
+    /// How long it is known what ran.
+    pub retention: RetentionSettings,
 }
 
 /// The way through; cheap to clone.
@@ -127,21 +145,40 @@ fn now_ms() -> u64 {
 impl Pipeline {
     /// A pipeline over its parts.
     #[must_use]
-    pub fn new(source: Arc<dyn Source>, executor: Executor, ledger: Ledger, settings: Settings) -> Self {
+    pub fn new(
+        source: Arc<dyn Source>,
+        executor: Executor,
+        ledger: Ledger,
+        store: Arc<Store>,
+        settings: Settings,
+    ) -> Self {
         let admission = Arc::new(Admission::new(settings.places, settings.queue_max));
-        let (confirmations, consent_seconds) = (Confirmations::default(), settings.consent_seconds);
-        Self(Arc::new(Shared { source, executor, ledger, admission, confirmations, consent_seconds }))
+        let (confirmations, turns) = (Confirmations::default(), Turns::default());
+        let transfers = Semaphore::new(files::TRANSFERS_MAX);
+        Self(Arc::new(Shared { source, executor, ledger, admission, confirmations, store, turns, transfers, settings }))
     }
 
     /// One exec from request to outcome.
     pub async fn exec(&self, principal: &Principal, request: &ExecRequest) -> Result<Finished, Failure> {
+        self.exec_of(principal, request, None).await
+    }
+
+    /// The same for one that may be part of a sandbox, whose profile and project the request then has.
+    async fn exec_of(
+        &self,
+        principal: &Principal,
+        request: &ExecRequest,
+        sandbox: Option<&SandboxId>,
+    ) -> Result<Finished, Failure> {
+        execs::check_reference(request)?;
         let judged = match self.judge(principal.clone(), request.clone(), None).await {
             Err(Failure::Refused(Refusal::ConsentNeeded { reason, digest })) => {
                 self.ask_consent(principal, request, reason, digest).await?
             }
             judged => judged?,
         };
-        let listed = self.0.admission.list(&judged.permit)?;
+        let listed = self.0.admission.list(&judged.permit, sandbox)?;
+        self.use_sandbox(principal, sandbox).await?; // listed first: whoever ends the sandbox meanwhile finds this exec
         let _cancel_with_caller = CancelOnDrop(listed.stop.clone());
         let task = tokio::spawn(self.clone().carry_out(listed, judged));
         task.await.unwrap_or_else(|panic| {
@@ -174,6 +211,7 @@ impl Pipeline {
             place = self.0.admission.place() => place?,
             () = listed.stop.stopped() => return Err(Refusal::NoSuchExec.into()),
         };
+        let mut noted = self.note_start(&listed, &judged);
         for _ in 0..JUDGEMENTS_MAX {
             let reservation = self.reserve(&judged.permit).await?;
             match self.run(&listed, &judged, reservation).await {
@@ -182,12 +220,17 @@ impl Pipeline {
                     // With another policy an approval has another digest, and is none.
                     judged = self.judge(judged.principal, judged.request, judged.approval.as_ref()).await?;
                 }
-                Err(failure) => return Err(failure),
+                Err(failure) => {
+                    noted.failed(&failure);
+                    return Err(failure);
+                }
                 Ok(outcome) => {
+                    let left = self.keep(&listed, &judged, &noted, &outcome).await;
+                    noted.ended(&outcome);
                     drop(place);
                     let profile = judged.permit.profile_id().to_owned();
                     tracing::info!(exec = %listed.exec, profile, ending = ?outcome.ending, "exec ended");
-                    return Ok(Finished { exec: listed.exec.clone(), profile, outcome });
+                    return Ok(Finished { exec: listed.exec.clone(), profile, outcome, left });
                 }
             }
         }

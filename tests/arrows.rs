@@ -14,7 +14,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("ledger", &["ledger", "sqlite", "model", "policy"]),
     ("evidence", &["evidence", "sqlite", "model", "policy"]),
     ("executor", &["executor", "policy", "isolation", "workspace", "model"]),
-    ("pipeline", &["pipeline", "executor", "ledger", "policy", "profile", "terms", "model"]),
+    ("pipeline", &["pipeline", "executor", "ledger", "policy", "profile", "terms", "workspace", "model"]),
     // The error mapping names the faults of the layers below; handlers themselves only speak to the pipeline.
     (
         "api",

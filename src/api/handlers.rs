@@ -4,7 +4,7 @@ use super::access::{Access, Peer};
 use super::doctor::Doctor;
 use super::error::ApiError;
 use super::wire::{ExecAnswer, ExplainAnswer, HealthAnswer, ProfileAnswer, ProfilesAnswer};
-use super::{confirmations, evidence, grants, tokens};
+use super::{confirmations, evidence, execs, files, grants, idempotency, sandboxes, tokens};
 use crate::evidence::Journal;
 use crate::executor::ProfileState;
 use crate::ledger::Ledger;
@@ -45,9 +45,29 @@ pub(super) struct RequestId(pub(super) Arc<str>);
 
 /// All routes. The connection's [`Peer`] must be among a request's extensions.
 pub fn router(state: State) -> Router {
+    let once = from_fn_with_state(state.clone(), idempotency::once);
     Router::new()
-        .route("/v1/execs", post(run_exec))
-        .route("/v1/execs/{id}", delete(cancel_exec))
+        .route("/v1/execs", post(run_exec).get(execs::list))
+        .route("/v1/sandboxes", post(sandboxes::create).get(sandboxes::list))
+        .route("/v1/sandboxes/{id}/python/exec", post(sandboxes::python))
+        .route("/v1/sandboxes/{id}/shell/exec", post(sandboxes::shell))
+        .route("/v1/sandboxes/{id}/process/exec", post(sandboxes::process))
+        .route("/v1/sandboxes/{id}/filesystem/directories", post(files::make_directory).get(files::list))
+        .route("/v1/sandboxes/{id}/filesystem/move", post(files::rename))
+        .route("/v1/grants", post(grants::issue).get(grants::list))
+        // What stands above takes an Idempotency-Key.
+        .route_layer(once)
+        .route("/v1/execs/{id}", get(execs::show).delete(cancel_exec))
+        .route("/v1/execs/{id}/artifacts", get(execs::artifacts))
+        .route("/v1/execs/{id}/artifacts/{*path}", get(execs::artifact_file))
+        .route("/v1/sandboxes/{id}", get(sandboxes::show).delete(sandboxes::remove))
+        .route("/v1/sandboxes/{id}/keepalive", post(sandboxes::keep))
+        .route("/v1/sandboxes/{id}/capabilities", get(sandboxes::capabilities))
+        .route("/v1/sandboxes/{id}/filesystem/files", get(files::read).put(files::write).delete(files::remove))
+        .route("/v1/sandboxes/{id}/filesystem/stat", get(files::stat))
+        .route("/v1/sandboxes/{id}/filesystem/download", get(files::download))
+        // Streamed, so bounded by the profile's largest file and not by what fits into memory.
+        .route("/v1/sandboxes/{id}/filesystem/upload", post(files::upload).layer(DefaultBodyLimit::disable()))
         .route("/v1/health", get(health))
         .route("/v1/doctor", get(doctor))
         .route("/v1/tokens", post(tokens::create).get(tokens::list))
@@ -57,7 +77,6 @@ pub fn router(state: State) -> Router {
         .route("/v1/confirmations/{id}/deny", post(confirmations::deny))
         .route("/v1/confirmations/{id}/edit", post(confirmations::edit))
         .route("/v1/explain", post(explain))
-        .route("/v1/grants", post(grants::issue).get(grants::list))
         .route("/v1/grants/{id}", get(grants::show))
         .route("/v1/grants/{id}/revoke", post(grants::revoke))
         .route("/v1/evidence", get(evidence::list))
@@ -162,7 +181,7 @@ async fn run_exec(
     Body(request): Body<ExecRequest>,
 ) -> Result<Json<ExecAnswer>, ApiError> {
     match state.pipeline.exec(&principal, &request).await {
-        Ok(finished) => Ok(Json(ExecAnswer::new(finished.exec.to_string(), finished.profile, finished.outcome))),
+        Ok(finished) => Ok(Json(execs::answer_of(finished))),
         Err(failure) => {
             let error = ApiError::from(failure).of_request(&id);
             tracing::info!(request = %id, ?error, "exec refused or failed");

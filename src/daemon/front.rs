@@ -54,7 +54,7 @@ async fn serve_until_end(parts: Parts) -> anyhow::Result<i32> {
     let warden = Warden::connect(warden).context("the socket to the warden")?;
     let store = Arc::new(Store::open(&places.projects).context("the workspaces")?);
     let report = Arc::new(report);
-    let executor = Executor::new(warden.clone(), store, report.clone());
+    let executor = Executor::new(warden.clone(), store.clone(), report.clone());
     let doctor = Arc::new(Doctor::new(report));
     for check in doctor.answer(&in_force).checks.iter().filter(|check| check.cure.is_some()) {
         tracing::warn!(check = check.name, found = check.found, cure = check.cure, "not all is as it should be");
@@ -69,8 +69,12 @@ async fn serve_until_end(parts: Parts) -> anyhow::Result<i32> {
         places: config.max_concurrent_execs,
         queue_max: config.max_queued_execs,
         consent_seconds: config.consent_seconds,
+        sandboxes: config.sandboxes,
+        retention: config.retention,
     };
-    let pipeline = Pipeline::new(rules.clone(), executor, ledger.clone(), settings);
+    let pipeline = Pipeline::new(rules.clone(), executor, ledger.clone(), store, settings);
+    pipeline.reconcile().await.context("what a daemon before left in the ledger")?;
+    let reaper = tokio::spawn(pipeline.clone().reap());
     let access = Access::new(config.access.clone(), ledger.clone());
     let state = State { ledger: ledger.clone(), journal: journal.clone(), pipeline: pipeline.clone(), access, doctor };
     let listener = tokio::net::UnixListener::from_std(listener).context("the socket")?;
@@ -113,6 +117,7 @@ async fn serve_until_end(parts: Parts) -> anyhow::Result<i32> {
     // The answers that are on their way have a second to get out.
     let _ = tokio::time::timeout(Duration::from_secs(1), server).await;
     drain_answers(&pipeline).await;
+    reaper.abort(); // an end that is cut short is finished at the next start
     ledger.close().await;
     journal.close().await;
     reap_warden(warden_pid).await;
