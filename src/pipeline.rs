@@ -8,30 +8,38 @@
 
 mod admission;
 mod consent;
+mod execs;
+mod files;
 mod grants;
 mod recording;
+mod sandboxes;
 
 pub use consent::{ConfirmationView, Edit};
+pub use execs::{Left, RetentionSettings};
+pub use files::{Choice, FileWish, Outgoing, Piece, UploadWish};
 pub use grants::{GrantView, GrantWish};
 pub use recording::{Call, outputs_digest};
+pub use sandboxes::{CapabilityView, SandboxSettings, SandboxView, SandboxWish};
 
 use crate::evidence::{Begin, EvidenceError, EvidenceId, Journal};
 use crate::executor::{Executor, ProfileState, RunError, StopCause, Under};
 use crate::ledger::{Ledger, LedgerError, Reservation};
-use crate::model::{ExecId, ExecRequest, Kind, Lacking, Outcome, Principal, SeccompReport};
+use crate::model::{ExecId, ExecRequest, Kind, Lacking, Outcome, Principal, SandboxId, SeccompReport};
 use crate::observe;
 use crate::policy::explain::{Verdict, explain};
 use crate::policy::grant::Grant;
 use crate::policy::risk::{Risk, assess};
 use crate::policy::{Approval, Facts, Permit, Refusal, Stage, judge_in_stages};
 use crate::profile::Profiles;
+use crate::workspace::Store;
 use admission::{Admission, CancelOnDrop, Listed};
 use consent::Confirmations;
+use sandboxes::Turns;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// How often an exec is judged again when the profiles change under it; each time takes a whole reload.
 const JUDGEMENTS_MAX: usize = 3;
@@ -95,6 +103,8 @@ pub struct Finished {
     pub risk: Risk,
     /// The records of its begin and its end.
     pub evidence: (EvidenceId, EvidenceId),
+    /// What it left, if it had a project.
+    pub left: Option<Left>,
 }
 
 /// A request with the permit that a set of profiles gave it.
@@ -115,7 +125,10 @@ struct Shared {
     journal: Journal,
     admission: Arc<Admission>,
     confirmations: Confirmations,
-    consent_seconds: u64,
+    store: Arc<Store>,
+    turns: Turns,
+    transfers: Semaphore,
+    settings: Settings,
 }
 
 /// What the operator sets.
@@ -127,6 +140,10 @@ pub struct Settings {
     pub queue_max: usize,
     /// How long a request waits for a person's consent.
     pub consent_seconds: u64,
+    /// How long sandboxes live, and how many.
+    pub sandboxes: SandboxSettings,
+    /// How long it is known what ran.
+    pub retention: RetentionSettings,
 }
 
 /// The way through; cheap to clone.
@@ -147,16 +164,31 @@ impl Pipeline {
         executor: Executor,
         ledger: Ledger,
         journal: Journal,
+        store: Arc<Store>,
         settings: Settings,
     ) -> Self {
         let admission = Arc::new(Admission::new(settings.places, settings.queue_max));
-        let (confirmations, consent_seconds) = (Confirmations::default(), settings.consent_seconds);
-        Self(Arc::new(Shared { source, executor, ledger, journal, admission, confirmations, consent_seconds }))
+        let (confirmations, turns) = (Confirmations::default(), Turns::default());
+        let transfers = Semaphore::new(files::TRANSFERS_MAX);
+        let shared =
+            Shared { source, executor, ledger, journal, admission, confirmations, store, turns, transfers, settings };
+        Self(Arc::new(shared))
     }
 
     /// One exec from request to outcome.
     pub async fn exec(&self, call: &Call, request: &ExecRequest) -> Result<Finished, Failure> {
-        let asked = call.asks_exec(request);
+        self.exec_of(call, request, None).await
+    }
+
+    /// The same for one that may be part of a sandbox, whose profile and project the request then has.
+    async fn exec_of(
+        &self,
+        call: &Call,
+        request: &ExecRequest,
+        sandbox: Option<&SandboxId>,
+    ) -> Result<Finished, Failure> {
+        let asked = Begin { sandbox_id: sandbox.map(ToString::to_string), ..call.asks_exec(request) };
+        self.told(&asked, execs::check_reference(request).map_err(Failure::from)).await?;
         let judged = match self.judge(call.clone(), request.clone(), None).await {
             Err(Failure::Refused(Refusal::ConsentNeeded { reason, digest })) => {
                 self.ask_consent(call, request, reason, digest).await
@@ -164,8 +196,11 @@ impl Pipeline {
             judged => judged,
         };
         let judged = self.told(&asked, judged).await?;
-        let listed = self.0.admission.list(&judged.permit).map_err(Failure::from);
+        let listed = self.0.admission.list(&judged.permit, sandbox).map_err(Failure::from);
         let listed = self.told(&asked, listed).await?;
+        // Listed first: whoever ends the sandbox meanwhile finds this exec.
+        let used = self.use_sandbox(&call.principal, sandbox).await;
+        self.told(&asked, used).await?;
         let _cancel_with_caller = CancelOnDrop(listed.stop.clone());
         let task = tokio::spawn(self.clone().carry_out(listed, judged, asked));
         task.await.unwrap_or_else(|panic| {
@@ -207,6 +242,7 @@ impl Pipeline {
             () = listed.stop.stopped() => Err(Refusal::NoSuchExec.into()),
         };
         let mut place = Some(self.told(&asked, place).await?);
+        let mut noted = self.note_start(&listed, &judged);
         for _ in 0..JUDGEMENTS_MAX {
             let reservation = self.reserve(&judged.permit).await;
             let reservation = self.told(&asked, reservation).await?;
@@ -217,8 +253,13 @@ impl Pipeline {
                     let again = self.judge(judged.call, judged.request, judged.approval.as_ref()).await;
                     judged = self.told(&asked, again).await?;
                 }
-                Err(failure) => return Err(failure),
-                Ok(finished) => {
+                Err(failure) => {
+                    noted.failed(&failure);
+                    return Err(failure);
+                }
+                Ok(mut finished) => {
+                    finished.left = self.keep(&listed, &judged, &noted, &finished.outcome).await;
+                    noted.ended(&finished);
                     let (profile, ending) = (&finished.profile, finished.outcome.ending);
                     let request = &judged.call.request_id;
                     tracing::info!(exec = %listed.exec, request, trace = judged.call.trace_id, profile, ?ending, "exec ended");
@@ -247,7 +288,7 @@ impl Pipeline {
         let filter = in_force.filters[usize::from(permit.profile_index())].clone();
         let under = Under { set: in_force.set, filter };
         self.0.admission.started.fetch_add(1, Ordering::Relaxed);
-        let begin = self.0.journal.begin(recording::begins(&judged.call, judged, listed.exec.as_str()));
+        let begin = self.0.journal.begin(recording::begins(&judged.call, judged, listed));
         let running = self.0.executor.run(&listed.exec, &permit, &under, &listed.stop, begin);
         tokio::pin!(running);
         let ran = tokio::select! {
@@ -285,7 +326,7 @@ impl Pipeline {
         })?;
         settled.map_err(Failure::Ledger)?;
         let (profile, risk) = (permit.profile_id().to_owned(), judged.risk.as_ref().clone());
-        Ok(Finished { exec: listed.exec.clone(), profile, outcome, risk, evidence: (begin, end) })
+        Ok(Finished { exec: listed.exec.clone(), profile, outcome, risk, evidence: (begin, end), left: None })
     }
 
     /// Ends an exec of this caller. Another's is as unknown as none.

@@ -89,6 +89,27 @@ impl ApiError {
             .details(json!({"field": field}))
     }
 
+    /// A key that was used for something else, or is in use.
+    pub(super) fn key_taken(code: &'static str, message: &str) -> Self {
+        Self::new(StatusCode::CONFLICT, code, Class::Schema, message).details(json!({"field": "idempotency-key"}))
+    }
+
+    /// The same, for what may work later.
+    pub(super) fn try_again(self) -> Self {
+        self.retryable()
+    }
+
+    /// The same about fields that have other names where the caller wrote them: the longest prefix first.
+    pub(super) fn in_words_of(mut self, names: &[(&str, &str)]) -> Self {
+        let Some(field) = self.details.get("field").and_then(Value::as_str).map(str::to_owned) else { return self };
+        let renamed = names.iter().find_map(|(theirs, ours)| Some(format!("{ours}{}", field.strip_prefix(theirs)?)));
+        if let Some(renamed) = renamed {
+            self.message = self.message.replacen(&field, &renamed, 1);
+            self.details["field"] = renamed.into();
+        }
+        self
+    }
+
     fn invalid_path(field: &str, reason: impl serde::Serialize, message: String) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "invalid_path", Class::Schema, message)
             .details(json!({"field": field, "reason": reason}))
@@ -385,6 +406,25 @@ impl From<LedgerError> for ApiError {
         match error {
             LedgerError::TokenNotFound(_) | LedgerError::NotFound(_) => {
                 Self::new(StatusCode::NOT_FOUND, "not_found", Class::Schema, "there is no such thing of yours")
+            }
+            LedgerError::SandboxNotFound(_) => {
+                let message = "there is no such sandbox of yours; it may have expired";
+                Self::new(StatusCode::NOT_FOUND, "no_such_sandbox", Class::Schema, message)
+            }
+            LedgerError::ExecNotFound(_) => {
+                let message = "there is no such exec of yours, or it left nothing";
+                Self::new(StatusCode::NOT_FOUND, "no_such_exec", Class::Schema, message)
+            }
+            LedgerError::TooLong { field, .. } => Self::field(field, &error),
+            LedgerError::EmptyKey => Self::field("idempotency-key", &error),
+            LedgerError::TooManyClaims(most) => {
+                Self::new(StatusCode::TOO_MANY_REQUESTS, "too_many_keys", Class::BudgetExceeded, error.to_string())
+                    .details(json!({"most": most, "retry_after_ms": 1000}))
+                    .retryable()
+            }
+            LedgerError::TooManySandboxes(most) => {
+                Self::new(StatusCode::TOO_MANY_REQUESTS, "too_many_sandboxes", Class::BudgetExceeded, error.to_string())
+                    .details(json!({"most": most}))
             }
             LedgerError::FingerprintUsed => {
                 let message = "this decision was turned into a grant before; one decision gives one grant, ever";

@@ -3,14 +3,14 @@
 use super::access::{Access, Peer};
 use super::doctor::Doctor;
 use super::error::ApiError;
-use super::wire::{EvidencePair, ExecAnswer, ExplainAnswer, HealthAnswer, PoolAnswer, ProfileAnswer, ProfilesAnswer};
-use super::{confirmations, evidence, grants, tokens};
+use super::wire::{ExecAnswer, ExplainAnswer, HealthAnswer, PoolAnswer, ProfileAnswer, ProfilesAnswer};
+use super::{confirmations, evidence, execs, files, grants, idempotency, sandboxes, tokens};
 use crate::evidence::Journal;
 use crate::executor::{ProfileState, Warden};
 use crate::ledger::Ledger;
 use crate::model::{ExecId, ExecRequest, Object, Principal, Rootfs};
 use crate::observe::{self, Metrics};
-use crate::pipeline::{Call, Finished, InForce, Pipeline};
+use crate::pipeline::{Call, InForce, Pipeline};
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, FromRequest, Path, Request, State as AxumState};
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
@@ -55,9 +55,29 @@ pub(super) struct RequestId(pub(super) Arc<str>);
 
 /// All routes. The connection's [`Peer`] must be among a request's extensions.
 pub fn router(state: State) -> Router {
+    let once = from_fn_with_state(state.clone(), idempotency::once);
     Router::new()
-        .route("/v1/execs", post(run_exec))
-        .route("/v1/execs/{id}", delete(cancel_exec))
+        .route("/v1/execs", post(run_exec).get(execs::list))
+        .route("/v1/sandboxes", post(sandboxes::create).get(sandboxes::list))
+        .route("/v1/sandboxes/{id}/python/exec", post(sandboxes::python))
+        .route("/v1/sandboxes/{id}/shell/exec", post(sandboxes::shell))
+        .route("/v1/sandboxes/{id}/process/exec", post(sandboxes::process))
+        .route("/v1/sandboxes/{id}/filesystem/directories", post(files::make_directory).get(files::list))
+        .route("/v1/sandboxes/{id}/filesystem/move", post(files::rename))
+        .route("/v1/grants", post(grants::issue).get(grants::list))
+        // What stands above takes an Idempotency-Key.
+        .route_layer(once)
+        .route("/v1/execs/{id}", get(execs::show).delete(cancel_exec))
+        .route("/v1/execs/{id}/artifacts", get(execs::artifacts))
+        .route("/v1/execs/{id}/artifacts/{*path}", get(execs::artifact_file))
+        .route("/v1/sandboxes/{id}", get(sandboxes::show).delete(sandboxes::remove))
+        .route("/v1/sandboxes/{id}/keepalive", post(sandboxes::keep))
+        .route("/v1/sandboxes/{id}/capabilities", get(sandboxes::capabilities))
+        .route("/v1/sandboxes/{id}/filesystem/files", get(files::read).put(files::write).delete(files::remove))
+        .route("/v1/sandboxes/{id}/filesystem/stat", get(files::stat))
+        .route("/v1/sandboxes/{id}/filesystem/download", get(files::download))
+        // Streamed, so bounded by the profile's largest file and not by what fits into memory.
+        .route("/v1/sandboxes/{id}/filesystem/upload", post(files::upload).layer(DefaultBodyLimit::disable()))
         .route("/v1/health", get(health))
         .route("/metrics", get(metrics))
         .route("/v1/doctor", get(doctor))
@@ -68,7 +88,6 @@ pub fn router(state: State) -> Router {
         .route("/v1/confirmations/{id}/deny", post(confirmations::deny))
         .route("/v1/confirmations/{id}/edit", post(confirmations::edit))
         .route("/v1/explain", post(explain))
-        .route("/v1/grants", post(grants::issue).get(grants::list))
         .route("/v1/grants/{id}", get(grants::show))
         .route("/v1/grants/{id}/revoke", post(grants::revoke))
         .route("/v1/evidence", get(evidence::list))
@@ -191,15 +210,6 @@ fn field_of(path: &str, problem: &str) -> String {
     }
 }
 
-/// The answer to an exec that ran.
-pub(super) fn exec_answer(finished: Finished) -> ExecAnswer {
-    let (begin, end) = finished.evidence;
-    let mut answer = ExecAnswer::new(finished.exec.to_string(), finished.profile, finished.outcome);
-    answer.risk = serde_json::to_value(&finished.risk).unwrap_or_default();
-    answer.evidence = Some(EvidencePair { begin: begin.to_string(), end: end.to_string() });
-    answer
-}
-
 async fn run_exec(
     AxumState(state): AxumState<State>,
     Extension(call): Extension<Call>,
@@ -207,7 +217,7 @@ async fn run_exec(
     Body(request): Body<ExecRequest>,
 ) -> Result<Json<ExecAnswer>, ApiError> {
     match state.pipeline.exec(&call, &request).await {
-        Ok(finished) => Ok(Json(exec_answer(finished))),
+        Ok(finished) => Ok(Json(execs::answer_of(finished))),
         Err(failure) => {
             let error = ApiError::from(failure).of_request(&id);
             tracing::info!(request = %id, ?error, "exec refused or failed");

@@ -7,13 +7,19 @@
 mod access;
 mod confirmations;
 mod doctor;
+mod download;
 mod error;
 mod evidence;
+mod execs;
+mod files;
 mod grants;
 mod handlers;
+mod idempotency;
+mod sandboxes;
 mod server;
 mod tokens;
 pub mod wire;
+mod words;
 
 pub use access::{Access, AccessRules, Peer};
 pub use doctor::Doctor;

@@ -1,5 +1,11 @@
 //! What goes over the wire beside the request: answers, errors, health. `sandboxctl` sees only this and `model`.
 
+mod files;
+mod sandboxes;
+
+pub use files::*;
+pub use sandboxes::*;
+
 use crate::model::{
     Amounts, Budget, CapabilitySet, Ending, Enforcement, ExecSpec, Layer, LimitHit, Limits, Outcome, Output,
     PolicyOverrides, Role, SeccompReport, Tcp, Timestamp, Usage,
@@ -55,6 +61,18 @@ pub struct ExecAnswer {
     /// Its records.
     #[serde(default)]
     pub evidence: Option<EvidencePair>,
+    /// Where what it left is; absent without a project, as are the next three.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub artifacts_dir: Option<String>,
+    /// Its output, as far as it was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stdout_path: Option<String>,
+    /// Its error output, likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stderr_path: Option<String>,
+    /// Every file that it left; absent if they could not be listed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub artifacts: Option<Vec<ArtifactAnswer>>,
 }
 
 /// The records of one exec.
@@ -102,6 +120,10 @@ impl ExecAnswer {
             enforcement: outcome.enforcement,
             risk: serde_json::Value::Null,
             evidence: None,
+            artifacts_dir: None,
+            stdout_path: None,
+            stderr_path: None,
+            artifacts: None,
         }
     }
 }

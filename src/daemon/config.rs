@@ -2,6 +2,7 @@
 
 use crate::api::AccessRules;
 use crate::evidence::EvidenceSettings;
+use crate::pipeline::{RetentionSettings, SandboxSettings};
 use anyhow::{Context, bail};
 use clap::Parser;
 use serde::Deserialize;
@@ -71,6 +72,10 @@ pub struct Config {
     pub access: AccessRules,
     /// How what was done is recorded.
     pub evidence: EvidenceSettings,
+    /// How long sandboxes live, and how many.
+    pub sandboxes: SandboxSettings,
+    /// How long it is known what ran.
+    pub retention: RetentionSettings,
 }
 
 /// `[pool]`: how many sandboxes of each profile are built ahead. Each is used once.
@@ -104,6 +109,8 @@ impl Default for Config {
             pool: PoolRules::default(),
             access: AccessRules::default(),
             evidence: EvidenceSettings::default(),
+            sandboxes: SandboxSettings::default(),
+            retention: RetentionSettings::default(),
         }
     }
 }
@@ -162,6 +169,16 @@ impl Config {
         if max > 64 || min > max {
             bail!("pool.min is {min} and pool.max {max}; max must be at most 64, and min not above it");
         }
+        let SandboxSettings { default_ttl_s, max_ttl_s, max_per_owner } = self.sandboxes;
+        if !(1..=31_622_400).contains(&max_ttl_s) || !(1..=max_ttl_s).contains(&default_ttl_s) {
+            bail!("sandboxes.default_ttl_s is {default_ttl_s}, max_ttl_s is {max_ttl_s}; 1 to 31622400, in this order");
+        }
+        if max_per_owner == 0 {
+            bail!("sandboxes.max_per_owner is 0; it must be at least 1");
+        }
+        if self.retention.exec_days == 0 || self.retention.execs_per_owner == 0 {
+            bail!("retention.exec_days and retention.execs_per_owner must be at least 1");
+        }
         Ok(())
     }
 }
@@ -204,6 +221,17 @@ mod tests {
         assert!(checked("[pool]\nmax = 64\n").is_ok());
         assert!(checked("[pool]\nmin = 4\nmax = 2\n").is_err());
         assert!(checked("[pool]\nmax = 65\n").is_err());
+    }
+
+    #[test]
+    fn the_life_of_sandboxes_has_bounds() {
+        let text = "[sandboxes]\ndefault_ttl_s = 60\nmax_ttl_s = 60\nmax_per_owner = 2\n[retention]\nexec_days = 1\n";
+        let config = Config::parse(text).expect("known keys");
+        assert!(config.check().is_ok());
+        for bad in ["default_ttl_s = 0", "max_ttl_s = 1", "max_per_owner = 0"] {
+            let config = Config::parse(&format!("[sandboxes]\n{bad}\n")).expect("known keys");
+            assert!(config.check().is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -59,7 +59,7 @@ async fn serve_until_end(parts: Parts) -> anyhow::Result<i32> {
     let warden = Warden::connect(warden).context("the socket to the warden")?;
     let store = Arc::new(Store::open(&places.projects).context("the workspaces")?);
     let report = Arc::new(report);
-    let executor = Executor::new(warden.clone(), store, report.clone());
+    let executor = Executor::new(warden.clone(), store.clone(), report.clone());
     let ledger = Ledger::open(&places.state_dir).context("the ledger of tokens and grants")?;
     let (journal, set_aside) = open_journal(&places, &config)?;
     let doctor = Arc::new(Doctor::new(report, set_aside));
@@ -74,8 +74,12 @@ async fn serve_until_end(parts: Parts) -> anyhow::Result<i32> {
         places: config.max_concurrent_execs,
         queue_max: config.max_queued_execs,
         consent_seconds: config.consent_seconds,
+        sandboxes: config.sandboxes,
+        retention: config.retention,
     };
-    let pipeline = Pipeline::new(rules.clone(), executor, ledger.clone(), journal.clone(), settings);
+    let pipeline = Pipeline::new(rules.clone(), executor, ledger.clone(), journal.clone(), store, settings);
+    pipeline.reconcile().await.context("what a daemon before left in the ledger")?;
+    let reaper = tokio::spawn(pipeline.clone().reap());
     let access = Access::new(config.access.clone(), ledger.clone());
     let metrics = Metrics::start().context("the metrics")?;
     let state = State {
@@ -134,6 +138,7 @@ async fn serve_until_end(parts: Parts) -> anyhow::Result<i32> {
     // The answers that are on their way have a second to get out.
     let _ = tokio::time::timeout(Duration::from_secs(1), server).await;
     drain_answers(&pipeline).await;
+    reaper.abort(); // an end that is cut short is finished at the next start
     ledger.close().await;
     journal.close().await;
     reap_warden(warden_pid).await;

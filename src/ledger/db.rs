@@ -133,6 +133,11 @@ const MIGRATIONS: &[&str] = &[
     CREATE INDEX idempotency_by_end ON idempotency (expires_at_ms) WHERE status IS NOT NULL;
     CREATE INDEX idempotency_in_flight ON idempotency (tenant, subject) WHERE status IS NULL;
 ",
+    "
+    ALTER TABLE sandboxes ADD COLUMN cleared_at_ms INTEGER; -- when its workspace was seen to
+    CREATE INDEX sandboxes_uncleared ON sandboxes (seq) WHERE deleted_at_ms IS NOT NULL AND cleared_at_ms IS NULL;
+    CREATE INDEX sandboxes_by_project ON sandboxes (project_id) WHERE deleted_at_ms IS NULL;
+",
 ];
 
 /// Opens the ledger below `state_dir`, or makes it; checked, migrated, locked against every other process.
@@ -243,7 +248,7 @@ mod tests {
         first.close().expect("closed");
         let (connection, _) = open(directory.path()).expect("brought up to date");
         let count = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, i64>(0)).expect("a count");
-        assert_eq!(count("SELECT max(version) FROM schema_version"), 2);
+        assert_eq!(count("SELECT max(version) FROM schema_version"), 3);
         assert_eq!(count("SELECT count(*) FROM tokens"), 1);
         for table in ["sandboxes", "execs", "idempotency"] {
             assert_eq!(count(&format!("SELECT count(*) FROM {table}")), 0);

@@ -24,6 +24,7 @@
 #![forbid(unsafe_code)]
 
 mod budgets;
+mod clearing;
 mod db;
 mod execs;
 mod grants;
@@ -56,8 +57,8 @@ pub const FILE_NAME: &str = "ledger.db";
 /// Revocations that a slow listener may fall behind by before it has to look into the ledger again.
 const REVOCATIONS_KEPT: usize = 1024;
 
-/// What can go wrong. `*NotFound`, `Revoked`, `Expired`, `Exceeded`, `FingerprintUsed` and `TooManyClaims` are the
-/// ledger's "no", `TooLong`, `EmptyKey` and `AmountTooLarge` the caller's mistake; the others are faults of the host.
+/// What can go wrong. `*NotFound`, `Revoked`, `Expired`, `Exceeded`, `FingerprintUsed`, `TooManySandboxes` and `TooManyClaims` are
+/// the ledger's "no", `TooLong`, `EmptyKey` and `AmountTooLarge` the caller's mistake; the others are faults of the host.
 #[derive(Debug, thiserror::Error)]
 pub enum LedgerError {
     /// The file can't be used.
@@ -127,6 +128,9 @@ pub enum LedgerError {
     /// No such sandbox of this owner, or it was deleted or has ended.
     #[error("there is no sandbox {0}")]
     SandboxNotFound(SandboxId),
+    /// The owner has as many sandboxes as it may.
+    #[error("this owner has {0} sandboxes, which is all it may have; delete one")]
+    TooManySandboxes(u64),
     /// No such exec of this owner.
     #[error("there is no exec {0}")]
     ExecNotFound(ExecId),

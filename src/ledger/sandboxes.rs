@@ -21,7 +21,7 @@ const PROFILE_MAX: usize = 64;
 
 const TABLE: &str = "sandboxes";
 /// The columns of a [`SandboxRow`], in the order that [`read`] wants.
-const COLUMNS: &str = "id, tenant, subject, profile, project_id, labels, created_at_ms, expires_at_ms, idle_ms, \
+pub(super) const COLUMNS: &str = "id, tenant, subject, profile, project_id, labels, created_at_ms, expires_at_ms, idle_ms, \
      last_used_ms, deleted_at_ms";
 /// Live, and its time is over at ?1.
 const DUE: &str = "deleted_at_ms IS NULL AND (expires_at_ms <= ?1 OR last_used_ms + idle_ms <= ?1)";
@@ -90,6 +90,16 @@ pub struct SandboxPage {
 impl Ledger {
     /// Makes a sandbox.
     pub async fn create_sandbox(&self, new: NewSandbox, now_ms: u64) -> Result<SandboxRow, LedgerError> {
+        self.create_sandbox_within(new, u64::MAX, now_ms).await
+    }
+
+    /// Makes a sandbox, if its owner has less than `most` live ones.
+    pub async fn create_sandbox_within(
+        &self,
+        new: NewSandbox,
+        most: u64,
+        now_ms: u64,
+    ) -> Result<SandboxRow, LedgerError> {
         check_labels(&new.labels)?;
         fits("profile", new.profile.len(), PROFILE_MAX)?;
         let row = SandboxRow {
@@ -104,7 +114,13 @@ impl Ledger {
             last_used_ms: now_ms,
             deleted_at_ms: None,
         };
-        self.call(Lasting::PowerLoss, move |connection| insert(connection, &row).map(|()| row), |row| row).await
+        let work = move |connection: &Connection| {
+            if live_count(connection, &row.owner)? >= most {
+                return Err(LedgerError::TooManySandboxes(most));
+            }
+            insert(connection, &row).map(|()| row)
+        };
+        self.call(Lasting::PowerLoss, work, |row| row).await
     }
 
     /// The live sandbox of this owner, due or not.
@@ -225,6 +241,12 @@ fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), LedgerError> {
     Ok(())
 }
 
+fn live_count(connection: &Connection, owner: &Owner) -> Result<u64, LedgerError> {
+    let sql = "SELECT count(*) FROM sandboxes WHERE tenant = ?1 AND subject = ?2 AND deleted_at_ms IS NULL";
+    let count = connection.prepare_cached(sql)?.query_row([&owner.tenant, &owner.subject], |row| row.get(0))?;
+    Ok(read_back(count))
+}
+
 fn insert(connection: &Connection, row: &SandboxRow) -> Result<(), LedgerError> {
     let labels = serde_json::to_string(&row.labels).map_err(LedgerError::Names)?;
     connection
@@ -281,7 +303,7 @@ fn page(
     Ok(SandboxPage { items, next })
 }
 
-fn read(row: &Row<'_>) -> rusqlite::Result<SandboxRow> {
+pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<SandboxRow> {
     let labels = serde_json::from_str(&row.get::<_, String>(5)?);
     let wrong = |error| rusqlite::Error::FromSqlConversionFailure(5, rusqlite::types::Type::Text, Box::new(error));
     Ok(SandboxRow {

@@ -1,12 +1,12 @@
 //! Who is in: places to run in, the bounded queue before them, and the list of live execs.
 
 use crate::executor::{Stop, StopCause};
-use crate::model::{ExecId, Owner, Principal};
+use crate::model::{ExecId, Owner, Principal, SandboxId};
 use crate::policy::{Permit, Refusal};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 /// What a caller of a full daemon is told to wait: about the time of a short exec.
 const RETRY_AFTER_MS: u64 = 250;
@@ -15,6 +15,7 @@ const RETRY_AFTER_MS: u64 = 250;
 struct Live {
     owner: Owner,
     profile: String,
+    sandbox: Option<SandboxId>,
     stop: Arc<Stop>,
 }
 
@@ -28,18 +29,22 @@ pub(super) struct Admission {
     /// Sandboxes that were asked for since the start.
     pub(super) started: AtomicU64,
     live: Mutex<HashMap<ExecId, Live>>,
+    left: Notify,
 }
 
 /// An exec on the list of live ones; off it when this is dropped, however its task ends.
 pub(super) struct Listed {
     admission: Arc<Admission>,
     pub(super) exec: ExecId,
+    pub(super) sandbox: Option<SandboxId>,
+    pub(super) at_ms: u64,
     pub(super) stop: Arc<Stop>,
 }
 
 impl Drop for Listed {
     fn drop(&mut self) {
         self.admission.live().remove(&self.exec);
+        self.admission.left.notify_waiters();
     }
 }
 
@@ -62,6 +67,7 @@ impl Admission {
             draining: AtomicBool::new(false),
             started: AtomicU64::new(0),
             live: Mutex::default(),
+            left: Notify::new(),
         }
     }
 
@@ -70,7 +76,7 @@ impl Admission {
     }
 
     /// Puts an exec on the list, if its caller has not as many there as it may.
-    pub(super) fn list(self: &Arc<Self>, permit: &Permit) -> Result<Listed, Refusal> {
+    pub(super) fn list(self: &Arc<Self>, permit: &Permit, sandbox: Option<&SandboxId>) -> Result<Listed, Refusal> {
         if self.draining() {
             return Err(Refusal::Draining);
         }
@@ -83,8 +89,9 @@ impl Admission {
             }
         }
         let (owner, profile) = (permit.owner().clone(), permit.profile_id().to_owned());
-        live.insert(exec.clone(), Live { owner, profile, stop: stop.clone() });
-        Ok(Listed { admission: self.clone(), exec, stop })
+        let sandbox = sandbox.cloned();
+        live.insert(exec.clone(), Live { owner, profile, sandbox: sandbox.clone(), stop: stop.clone() });
+        Ok(Listed { admission: self.clone(), exec, sandbox, at_ms: super::now_ms(), stop })
     }
 
     /// A place to run in: at once, after a wait in the bounded queue, or not.
@@ -108,6 +115,27 @@ impl Admission {
         let mine = live.get(exec).filter(|live| live.owner == principal.owner).ok_or(Refusal::NoSuchExec)?;
         mine.stop.stop(StopCause::Cancelled);
         Ok(())
+    }
+
+    /// Ends every exec of a sandbox and resolves when none is left.
+    pub(super) async fn cancel_sandbox(&self, sandbox: &SandboxId) {
+        loop {
+            let left = self.left.notified();
+            tokio::pin!(left);
+            left.as_mut().enable(); // before the look, so that nobody leaves unseen between the two
+            let of_sandbox = |live: &&Live| live.sandbox.as_ref() == Some(sandbox);
+            let stops: Vec<_> = self.live().values().filter(of_sandbox).map(|live| live.stop.clone()).collect();
+            if stops.is_empty() {
+                return;
+            }
+            stops.iter().for_each(|stop| stop.stop(StopCause::Cancelled));
+            left.await;
+        }
+    }
+
+    /// Sandboxes in which something is queued or runs.
+    pub(super) fn busy_sandboxes(&self) -> BTreeSet<SandboxId> {
+        self.live().values().filter_map(|live| live.sandbox.clone()).collect()
     }
 
     pub(super) fn drain(&self) {

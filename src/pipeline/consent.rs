@@ -163,7 +163,7 @@ impl Pipeline {
         if self.draining() {
             return Err(Refusal::Draining.into());
         }
-        let wait = Duration::from_secs(self.0.consent_seconds);
+        let wait = Duration::from_secs(self.0.settings.consent_seconds);
         let until_ms = now_ms().saturating_add(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
         let id = ConfirmationId::generate();
         let (decision, decided) = oneshot::channel();
@@ -185,7 +185,7 @@ impl Pipeline {
             Ok(Ok(Decision::Denied { reason })) => Err(Refusal::ConsentDenied { confirmation: id, reason }.into()),
             Ok(Err(_)) => Err(Refusal::Draining.into()),
             Err(_) => {
-                let waited_ms = self.0.consent_seconds.saturating_mul(1000);
+                let waited_ms = self.0.settings.consent_seconds.saturating_mul(1000);
                 Err(Refusal::ConsentTimedOut { confirmation: id, waited_ms }.into())
             }
         }

@@ -226,7 +226,7 @@ impl Pipeline {
 }
 
 /// The ledger's no as the policy's; its faults stay faults.
-fn of_ledger(error: LedgerError) -> Failure {
+pub(super) fn of_ledger(error: LedgerError) -> Failure {
     Failure::Refused(match error {
         LedgerError::Exceeded { which, asked, left } => Refusal::BudgetExceeded { meter: which, asked, left },
         LedgerError::Revoked { revocation, .. } => Refusal::GrantRevoked { at: Timestamp::from_ms(revocation.at_ms) },

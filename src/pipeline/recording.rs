@@ -1,10 +1,12 @@
 //! What the pipeline writes into the journal: who asked for what, and how it ended. Digests and amounts, never contents.
 
+use super::admission::Listed;
 use super::{Failure, Judged, Pipeline, now_ms};
 use crate::evidence::{
     Begin, BudgetUsed, Digest, End, EvidenceError, EvidenceId, Operation, Refused, SideEffect, Status,
 };
 use crate::executor::{RunError, StopCause};
+use crate::ledger::LedgerError;
 use crate::model::{Amounts, Class, Ending, ExecRequest, Kind, Meter, Outcome, Output, Principal};
 use crate::observe;
 use crate::policy::Permit;
@@ -53,12 +55,13 @@ impl Call {
 }
 
 /// The begin of an exec that may run: what exactly, and under which policy.
-pub(super) fn begins(call: &Call, judged: &Judged, exec: &str) -> Begin {
+pub(super) fn begins(call: &Call, judged: &Judged, listed: &Listed) -> Begin {
     Begin {
         profile_hash: judged.permit.profile_hash().parse().ok(),
         policy_version_hash: judged.in_force.version_hash.parse().ok(),
         inputs_digest: judged.permit.inputs_digest().parse().ok(),
-        exec_id: Some(exec.to_owned()),
+        exec_id: Some(listed.exec.to_string()),
+        sandbox_id: listed.sandbox.as_ref().map(ToString::to_string),
         ..call.asks_exec(&judged.request)
     }
 }
@@ -153,6 +156,7 @@ impl Failure {
             Self::Run(RunError::Workspace(error)) => match error {
                 WorkspaceError::NotYours => ("no_such_project", Class::Schema),
                 WorkspaceError::Missing(_) => ("invalid_path", Class::Schema),
+                WorkspaceError::NoSuchFile { .. } => ("no_such_file", Class::Schema),
                 WorkspaceError::Boundary(_) => ("boundary", Class::CapabilityBlocked),
                 _ => ("execution_failed", Class::ExecutionFailed),
             },
@@ -164,6 +168,9 @@ impl Failure {
             Self::Evidence(EvidenceError::Full { .. }) => ("evidence_full", Class::Unavailable),
             Self::Evidence(EvidenceError::Closed) => ("draining", Class::Unavailable),
             Self::Evidence(_) => ("evidence_unavailable", Class::Unavailable),
+            Self::Ledger(LedgerError::SandboxNotFound(_)) => ("no_such_sandbox", Class::Schema),
+            Self::Ledger(LedgerError::ExecNotFound(_)) => ("no_such_exec", Class::Schema),
+            Self::Ledger(LedgerError::NotFound(_)) => ("not_found", Class::Schema),
             Self::Ledger(_) | Self::Internal => ("internal", Class::Internal),
         }
     }

@@ -7,6 +7,7 @@
 pub mod compose;
 mod consent;
 pub mod explain;
+mod files;
 pub mod grant;
 pub mod guard;
 mod judge;
@@ -14,13 +15,16 @@ mod permit;
 mod read;
 mod refusal;
 pub mod risk;
+mod sandbox;
 
 pub use crate::terms::path;
 
 pub use consent::Approval;
+pub use files::{FileArea, FileAsk, FileOperation, FilePermit, FileRule, judge_file};
 pub use judge::{Facts, Stage, capability_of, judge, judge_in_stages};
 pub use permit::{InputFile, Metered, Permit};
 pub use refusal::Refusal;
+pub use sandbox::judge_sandbox;
 
 /// The profiles of this build, for tests of modules that may not read profiles themselves.
 #[cfg(test)]

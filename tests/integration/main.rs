@@ -15,14 +15,18 @@ mod confinement;
 mod consent;
 mod crash;
 mod evidence;
+mod execs;
+mod files;
 mod grants;
 mod guard;
+mod idempotency;
 mod journal;
 mod lifecycle;
 mod manager;
 mod pool;
 mod profiles;
 mod programs;
+mod sandboxes;
 mod supervise;
 mod tokens;
 mod workspace;
@@ -169,4 +173,44 @@ fn cgroups_of(front: i32) -> Vec<PathBuf> {
         }
     }
     found
+}
+
+/// As whom a token acts.
+struct Someone<'a> {
+    daemon: &'a Daemon,
+    secret: String,
+}
+
+impl<'a> Someone<'a> {
+    fn new(daemon: &'a Daemon, subject: &str) -> Self {
+        let request = json!({"name": subject, "tenant": "acme", "subject": subject, "roles": ["user"]});
+        let answer = daemon.request("POST", "/v1/tokens", Some(&request));
+        Self { daemon, secret: answer.body["secret"].as_str().expect("a secret").to_owned() }
+    }
+
+    fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> Answer {
+        self.ask_with(method, path, body, &[])
+    }
+
+    fn ask_with(&self, method: &str, path: &str, body: Option<&Value>, headers: &[(&str, &str)]) -> Answer {
+        let authorization = format!("Bearer {}", self.secret);
+        let mut all = vec![("authorization", authorization.as_str())];
+        all.extend(headers);
+        let mut client = self.daemon.client();
+        client.send(method, path, body.map(ToString::to_string).as_deref(), &all).unwrap();
+        client.receive().unwrap()
+    }
+}
+
+/// Makes a sandbox; its id.
+#[track_caller]
+fn sandbox(daemon: &Daemon, wish: Value) -> String {
+    let answer = daemon.request("POST", "/v1/sandboxes", Some(&wish));
+    assert_eq!(answer.status, 201, "{}", answer.text);
+    answer.body["sandbox_id"].as_str().expect("an id").to_owned()
+}
+
+/// Status and code of a refusal.
+fn refusal(answer: &Answer) -> (u16, &str) {
+    (answer.status, answer.body["error"]["code"].as_str().unwrap_or(&answer.text))
 }

@@ -1,0 +1,357 @@
+//! `/v1/sandboxes/{id}/filesystem/…`: files of a sandbox's workspace.
+
+use super::download::{self, Wanted};
+use super::error::ApiError;
+use super::handlers::{Body, RequestId, State};
+use super::wire::{
+    ContentAnswer, DirectoryAnswer, FileAnswer, MadeAnswer, MakeDirectoryRequest, MoveRequest, MovedAnswer,
+    RemovedAnswer, WriteRequest,
+};
+use super::words::Words;
+use crate::model::{ExecId, SandboxId, Timestamp};
+use crate::pipeline::{Call, Failure, FileWish, Piece, UploadWish};
+use crate::policy::FileArea;
+use crate::workspace::{Contents, Existing, Meta, Parents, READ_MAX, Written};
+use axum::extract::{FromRequest, Multipart, Path, Request, State as AxumState};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::Response;
+use axum::{Extension, Json};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use http_body_util::BodyExt;
+use std::path::{Path as FilePath, PathBuf};
+use tokio::sync::mpsc;
+
+/// Levels of a recursive list if nobody says how many.
+const LEVELS: usize = 100;
+/// Pieces that wait for the disk.
+const PIECES: usize = 4;
+
+fn failed(id: &RequestId) -> impl Fn(Failure) -> ApiError + '_ {
+    |failure| ApiError::from(failure).of_request(&id.0)
+}
+
+fn area_of(area: Option<&str>, exec_id: Option<&str>) -> Result<FileArea, ApiError> {
+    match (area.unwrap_or("work"), exec_id) {
+        ("work", None) => Ok(FileArea::Work),
+        ("inputs", None) => Ok(FileArea::Inputs),
+        ("artifacts", Some(exec)) => match exec.parse::<ExecId>() {
+            Ok(exec) => Ok(FileArea::Artifacts(exec)),
+            Err(error) => Err(ApiError::field("exec_id", error)),
+        },
+        ("artifacts", None) => Err(ApiError::field("exec_id", "missing: whose artifacts")),
+        ("work" | "inputs", Some(_)) => Err(ApiError::field("exec_id", "belongs to area=artifacts")),
+        _ => Err(ApiError::field("area", "is not known; there are work, inputs, artifacts")),
+    }
+}
+
+/// Area, path and grant of a query.
+fn wish(words: &mut Words, path: Option<&str>) -> Result<FileWish, ApiError> {
+    let (area, exec) = (words.take("area")?, words.take("exec_id")?);
+    let area = area_of(area.as_deref(), exec.as_deref())?;
+    let given = words.take("path")?.or_else(|| path.map(str::to_owned));
+    let path = given.ok_or_else(|| ApiError::field("path", "missing: which file"))?;
+    Ok(FileWish { area, path, to: None, grant_id: words.take("grant_id")?, call_id: words.take("call_id")? })
+}
+
+/// Reads a query to its end.
+fn query<T>(
+    id: &RequestId,
+    mut words: Words,
+    read: impl FnOnce(&mut Words) -> Result<T, ApiError>,
+) -> Result<T, ApiError> {
+    let all = read(&mut words).and_then(|read| words.end().map(|()| read));
+    all.map_err(|error| error.of_request(&id.0))
+}
+
+fn mode_of(mode: Option<&str>) -> Result<Option<u32>, ApiError> {
+    let read = |text: &str| {
+        let digits = text.strip_prefix("0o").unwrap_or(text);
+        let mode = u32::from_str_radix(digits, 8).ok().filter(|mode| *mode <= 0o777);
+        mode.ok_or_else(|| ApiError::field("mode", "is not a mode in octal up to 777"))
+    };
+    mode.map(read).transpose()
+}
+
+fn file(path: String, meta: &Meta) -> FileAnswer {
+    FileAnswer {
+        path,
+        path_base64: None,
+        kind: meta.kind.name().to_owned(),
+        size: meta.size,
+        mode: format!("{:04o}", meta.mode),
+        modified_at: Timestamp::from_ms(u64::try_from(meta.mtime_ms).unwrap_or(0)),
+        etag: meta.etag.clone(),
+        sha256: None,
+    }
+}
+
+fn written(path: String, written: Written) -> FileAnswer {
+    FileAnswer { sha256: Some(written.sha256), ..file(path, &written.meta) }
+}
+
+pub(super) async fn stat(
+    AxumState(state): AxumState<State>,
+    Extension(call): Extension<Call>,
+    Extension(id): Extension<RequestId>,
+    Path(sandbox): Path<String>,
+    words: Words,
+) -> Result<Json<FileAnswer>, ApiError> {
+    let wish = query(&id, words, |words| wish(words, None))?;
+    let found = state.pipeline.stat_file(&call, &SandboxId::from(sandbox), wish).await;
+    let (path, meta) = found.map_err(failed(&id))?;
+    Ok(Json(file(path, &meta)))
+}
+
+pub(super) async fn read(
+    AxumState(state): AxumState<State>,
+    Extension(call): Extension<Call>,
+    Extension(id): Extension<RequestId>,
+    Path(sandbox): Path<String>,
+    words: Words,
+) -> Result<Json<ContentAnswer>, ApiError> {
+    let read = |words: &mut Words| Ok((wish(words, None)?, words.number("offset")?, words.number("length")?));
+    let (wish, offset, length) = query(&id, words, read)?;
+    let (offset, length) = (offset.unwrap_or(0), length.unwrap_or(READ_MAX).min(READ_MAX));
+    let read = state.pipeline.read_file(&call, &SandboxId::from(sandbox), wish, offset, length).await;
+    let (path, content) = read.map_err(failed(&id))?;
+    let length = content.bytes.len() as u64;
+    let (text, encoded) = match String::from_utf8(content.bytes) {
+        Ok(text) => (Some(text), None),
+        Err(error) => (None, Some(BASE64.encode(error.as_bytes()))),
+    };
+    Ok(Json(ContentAnswer {
+        truncated: offset.saturating_add(length) < content.meta.size,
+        file: file(path, &content.meta),
+        offset,
+        length,
+        content: text,
+        content_base64: encoded,
+    }))
+}
+
+fn how(create_only: bool, parents: bool, mode: Option<&str>) -> Result<UploadWish, ApiError> {
+    Ok(UploadWish {
+        existing: if create_only { Existing::Refuse } else { Existing::Replace },
+        parents: if parents { Parents::Make } else { Parents::MustExist },
+        mode: mode_of(mode)?,
+        size: None,
+        sha256: None,
+    })
+}
+
+fn content_of(text: Option<String>, encoded: Option<String>) -> Result<Vec<u8>, ApiError> {
+    match (text, encoded) {
+        (Some(text), None) => Ok(text.into_bytes()),
+        (None, Some(encoded)) => BASE64.decode(encoded).map_err(|error| ApiError::field("content_base64", error)),
+        (Some(_), Some(_)) => Err(ApiError::field("content_base64", "given beside content; choose one")),
+        (None, None) => Err(ApiError::field("content", "missing: what is to be in the file")),
+    }
+}
+
+pub(super) async fn write(
+    AxumState(state): AxumState<State>,
+    Extension(call): Extension<Call>,
+    Extension(id): Extension<RequestId>,
+    Path(sandbox): Path<String>,
+    Body(request): Body<WriteRequest>,
+) -> Result<Json<FileAnswer>, ApiError> {
+    let WriteRequest { path, area, content, content_base64, mode, append, create_only, parents, grant_id, call_id } =
+        request;
+    let read = || {
+        if append && create_only {
+            return Err(ApiError::field("create_only", "says nothing beside append"));
+        }
+        let how = how(create_only, parents, mode.as_deref())?;
+        Ok((area_of(area.as_deref(), None)?, how, content_of(content, content_base64)?))
+    };
+    let (area, how, content) = read().map_err(|error: ApiError| error.of_request(&id.0))?;
+    let wish = FileWish { area, path, to: None, grant_id, call_id };
+    let sandbox = SandboxId::from(sandbox);
+    let done = state.pipeline.write_file(&call, &sandbox, wish, how, content, append).await;
+    let (path, done) = done.map_err(failed(&id))?;
+    Ok(Json(written(path, done)))
+}
+
+pub(super) async fn remove(
+    AxumState(state): AxumState<State>,
+    Extension(call): Extension<Call>,
+    Extension(id): Extension<RequestId>,
+    Path(sandbox): Path<String>,
+    words: Words,
+) -> Result<Json<RemovedAnswer>, ApiError> {
+    let (wish, recursive) = query(&id, words, |words| Ok((wish(words, None)?, words.flag("recursive")?)))?;
+    let contents = if recursive { Contents::Remove } else { Contents::Refuse };
+    let done = state.pipeline.remove_file(&call, &SandboxId::from(sandbox), wish, contents).await;
+    let (path, removed) = done.map_err(failed(&id))?;
+    Ok(Json(RemovedAnswer { path, removed }))
+}
+
+pub(super) async fn list(
+    AxumState(state): AxumState<State>,
+    Extension(call): Extension<Call>,
+    Extension(id): Extension<RequestId>,
+    Path(sandbox): Path<String>,
+    words: Words,
+) -> Result<Json<DirectoryAnswer>, ApiError> {
+    let read = |words: &mut Words| {
+        let (recursive, depth) = (words.flag("recursive")?, words.number("depth")?);
+        let levels = match depth {
+            Some(0) => return Err(ApiError::field("depth", "must be at least 1")),
+            Some(depth) => depth,
+            None if recursive => LEVELS,
+            None => 1,
+        };
+        Ok((wish(words, Some("."))?, levels, words.limit()?.min(1000), words.take("cursor")?))
+    };
+    let (wish, levels, limit, cursor) = query(&id, words, read)?;
+    let sandbox = SandboxId::from(sandbox);
+    let listed = state.pipeline.list_directory(&call, &sandbox, wish, levels, limit, cursor).await;
+    let (directory, page) = listed.map_err(failed(&id))?;
+    let items = page.entries.iter().map(|entry| {
+        let path = below(&directory, &entry.path);
+        let text = path.to_str().map(str::to_owned);
+        let encoded = text.is_none().then(|| BASE64.encode(path.as_os_str().as_encoded_bytes()));
+        let shown = text.unwrap_or_else(|| path.to_string_lossy().into_owned());
+        FileAnswer { path_base64: encoded, ..file(shown, &entry.meta) }
+    });
+    Ok(Json(DirectoryAnswer { items: items.collect(), next_cursor: page.next }))
+}
+
+/// An entry's path in its area.
+fn below(directory: &str, entry: &FilePath) -> PathBuf {
+    if directory == "." { entry.to_owned() } else { FilePath::new(directory).join(entry) }
+}
+
+pub(super) async fn make_directory(
+    AxumState(state): AxumState<State>,
+    Extension(call): Extension<Call>,
+    Extension(id): Extension<RequestId>,
+    Path(sandbox): Path<String>,
+    Body(request): Body<MakeDirectoryRequest>,
+) -> Result<(StatusCode, Json<MadeAnswer>), ApiError> {
+    let area = area_of(request.area.as_deref(), None).map_err(|error| error.of_request(&id.0))?;
+    let parents = if request.parents { Parents::Make } else { Parents::MustExist };
+    let wish = FileWish { area, path: request.path, to: None, grant_id: request.grant_id, call_id: request.call_id };
+    let made = state.pipeline.make_directory(&call, &SandboxId::from(sandbox), wish, parents).await;
+    Ok((StatusCode::CREATED, Json(MadeAnswer { path: made.map_err(failed(&id))? })))
+}
+
+pub(super) async fn rename(
+    AxumState(state): AxumState<State>,
+    Extension(call): Extension<Call>,
+    Extension(id): Extension<RequestId>,
+    Path(sandbox): Path<String>,
+    Body(request): Body<MoveRequest>,
+) -> Result<Json<MovedAnswer>, ApiError> {
+    let area = area_of(request.area.as_deref(), None).map_err(|error| error.of_request(&id.0))?;
+    let existing = if request.replace { Existing::Replace } else { Existing::Refuse };
+    let MoveRequest { from, to, grant_id, call_id, .. } = request;
+    let wish = FileWish { area, path: from, to: Some(to), grant_id, call_id };
+    let moved = state.pipeline.move_file(&call, &SandboxId::from(sandbox), wish, existing).await;
+    let (from, to) = moved.map_err(failed(&id))?;
+    Ok(Json(MovedAnswer { from, to }))
+}
+
+pub(super) async fn download(
+    AxumState(state): AxumState<State>,
+    Extension(call): Extension<Call>,
+    Extension(id): Extension<RequestId>,
+    Path(sandbox): Path<String>,
+    words: Words,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let wish = query(&id, words, |words| wish(words, None))?;
+    let wanted = Wanted::read(&headers);
+    let sandbox = SandboxId::from(sandbox);
+    let sent = state.pipeline.download(&call, &sandbox, wish, move |meta| wanted.choose(meta)).await;
+    sent.map(download::response).map_err(failed(&id))
+}
+
+/// A raw body with its path in the query, or a form whose first part is the `file`; without a path in the query it is
+/// the part's own file name.
+pub(super) async fn upload(
+    AxumState(state): AxumState<State>,
+    Extension(call): Extension<Call>,
+    Extension(id): Extension<RequestId>,
+    Path(sandbox): Path<String>,
+    mut words: Words,
+    request: Request,
+) -> Result<(StatusCode, Json<FileAnswer>), ApiError> {
+    let of_request = |error: ApiError| error.of_request(&id.0);
+    if request.headers().contains_key("idempotency-key") {
+        let problem = "uploads take none: the same upload again leaves the same file";
+        return Err(of_request(ApiError::field("idempotency-key", problem)));
+    }
+    let mut read = || {
+        let how = how(words.flag("create_only")?, words.flag("parents")?, words.take("mode")?.as_deref())?;
+        Ok(UploadWish { size: words.number("size")?, sha256: words.take("sha256")?, ..how })
+    };
+    let mut how = read().map_err(of_request)?;
+    let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    let source = if kind.is_some_and(|kind| kind.starts_with("multipart/form-data")) {
+        let form = Multipart::from_request(request, &()).await;
+        Source::Form(form.map_err(|rejection| of_request(ApiError::bad_body(rejection.body_text())))?)
+    } else {
+        let announced =
+            request.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+        how.size = how.size.or(announced);
+        Source::Raw(request.into_body())
+    };
+    let (sender, pieces) = mpsc::channel(PIECES);
+    let sandbox = SandboxId::from(sandbox);
+    let done = match source {
+        Source::Raw(mut body) => {
+            let wish = query(&id, words, |words| wish(words, None))?;
+            let feed = async move {
+                loop {
+                    let piece = match body.frame().await {
+                        Some(Ok(frame)) => match frame.into_data() {
+                            Ok(data) => Piece::Data(data),
+                            Err(_) => continue, // trailers
+                        },
+                        None => Piece::End,
+                        Some(Err(_)) => return, // it ended early: nothing of it stays
+                    };
+                    let end = matches!(piece, Piece::End);
+                    if sender.send(piece).await.is_err() || end {
+                        return; // refused meanwhile, and the answer says why; or all of it was sent
+                    }
+                }
+            };
+            tokio::join!(state.pipeline.upload(&call, &sandbox, wish, how, pieces), feed).0
+        }
+        Source::Form(mut form) => {
+            let mut part = file_part(&mut form).await.map_err(of_request)?;
+            let wish = query(&id, words, |words| wish(words, part.file_name()))?;
+            let feed = async move {
+                loop {
+                    let piece = match part.chunk().await {
+                        Ok(Some(data)) => Piece::Data(data),
+                        Ok(None) => Piece::End,
+                        Err(_) => return, // it ended early: nothing of it stays
+                    };
+                    let end = matches!(piece, Piece::End);
+                    if sender.send(piece).await.is_err() || end {
+                        return;
+                    }
+                }
+            };
+            tokio::join!(state.pipeline.upload(&call, &sandbox, wish, how, pieces), feed).0
+        }
+    };
+    let (path, done) = done.map_err(failed(&id))?;
+    Ok((StatusCode::CREATED, Json(written(path, done))))
+}
+
+enum Source {
+    Raw(axum::body::Body),
+    Form(Multipart),
+}
+
+/// The file of a form: its first part.
+async fn file_part(form: &mut Multipart) -> Result<axum::extract::multipart::Field<'_>, ApiError> {
+    let missing = || ApiError::field("file", "missing: the first part of the form");
+    let first = form.next_field().await.map_err(|error| ApiError::bad_body(error.body_text()))?;
+    first.filter(|part| part.name() == Some("file")).ok_or_else(missing)
+}

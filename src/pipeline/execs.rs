@@ -1,0 +1,273 @@
+//! What is kept of an exec: a row in the ledger, and with a project the record in its artifacts directory.
+//!
+//! Rows are posted, not waited for: what must be durable before the first instruction is evidence's business. An exec
+//! without a project leaves nothing on disk, so that the way that is taken most stays the fastest.
+
+use super::admission::Listed;
+use super::{Failure, Finished, Judged, Pipeline, now_ms};
+use crate::executor::RunError;
+use crate::ledger::{ExecEnded, ExecFilter, ExecPage, ExecRow, ExecStarted, Ledger, LedgerError};
+use crate::model::{Ending, ExecId, ExecRequest, Limit, Outcome, Principal, Timestamp, Usage};
+use crate::policy::Refusal;
+use crate::workspace::{AreaKind, Manifest, ManifestBounds};
+use serde::Deserialize;
+use serde_json::json;
+
+/// Entries of an artifacts directory that are listed.
+const ENTRIES_MAX: u64 = 10_000;
+/// What our own files may add to what a program may leave.
+const OWN_BYTES: u64 = 16 << 20;
+const DAY_MS: u64 = 86_400_000;
+/// Bytes of a caller's own reference.
+const REFERENCE_MAX: usize = 256;
+
+/// `[retention]` of the config.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RetentionSettings {
+    /// Days for which it is known what ran.
+    pub exec_days: u64,
+    /// Execs of one owner that are known; beyond it the oldest go.
+    pub execs_per_owner: u64,
+}
+
+impl Default for RetentionSettings {
+    fn default() -> Self {
+        Self { exec_days: 30, execs_per_owner: 100_000 }
+    }
+}
+
+/// What an exec left in its project.
+#[derive(Debug, Clone)]
+pub struct Left {
+    /// Its directory, as callers know it.
+    pub directory: String,
+    /// What is in it; none if that could not be written down.
+    pub manifest: Option<Manifest>,
+}
+
+/// The row of an exec that runs. Dropped without an end, it was not started.
+pub(super) struct Noted {
+    ledger: Ledger,
+    exec: ExecId,
+    queued_at_ms: u64,
+    started_at_ms: u64,
+    end: Option<ExecEnded>,
+}
+
+impl Noted {
+    fn end(&self, ending: Ending, error_reason: Option<String>) -> ExecEnded {
+        ExecEnded {
+            exec_id: self.exec.clone(),
+            ending,
+            exit_code: None,
+            signal: None,
+            error_reason,
+            started_at_ms: Some(self.started_at_ms),
+            ended_at_ms: now_ms(),
+            stdout_truncated: false,
+            stderr_truncated: false,
+            usage: Usage::default(),
+            evidence_end: None,
+        }
+    }
+
+    /// It ended like this.
+    pub(super) fn ended(&mut self, finished: &Finished) {
+        let outcome = &finished.outcome;
+        self.end = Some(ExecEnded {
+            evidence_end: Some(finished.evidence.1.to_string()),
+            exit_code: outcome.exit_code,
+            signal: outcome.signal.clone(),
+            stdout_truncated: outcome.stdout.truncated(),
+            stderr_truncated: outcome.stderr.truncated(),
+            usage: outcome.usage,
+            ..self.end(outcome.ending, outcome.start_error.clone())
+        });
+    }
+
+    /// It could not be run.
+    pub(super) fn failed(&mut self, failure: &Failure) {
+        let (ending, reason) = match failure {
+            Failure::Run(RunError::Gone(gone)) => (Ending::Lost, gone.to_string()),
+            Failure::Run(error) => (Ending::FailedToStart, error.to_string()),
+            Failure::Ledger(error) => (Ending::FailedToStart, error.to_string()),
+            Failure::Evidence(error) => (Ending::FailedToStart, error.to_string()),
+            Failure::Refused(_) | Failure::Internal => return,
+        };
+        self.end = Some(self.end(ending, Some(reason)));
+    }
+}
+
+impl Drop for Noted {
+    fn drop(&mut self) {
+        let refused = || self.end(Ending::FailedToStart, Some("refused; its caller was told why".to_owned()));
+        let end = self.end.clone().unwrap_or_else(refused);
+        self.ledger.post_ended(end);
+    }
+}
+
+/// Refuses a reference that the ledger could not keep.
+pub(super) fn check_reference(request: &ExecRequest) -> Result<(), Refusal> {
+    match &request.task_ref {
+        Some(reference) if reference.len() > REFERENCE_MAX => Err(Refusal::InvalidField {
+            field: "task_ref".to_owned(),
+            problem: format!("has at most {REFERENCE_MAX} bytes"),
+        }),
+        _ => Ok(()),
+    }
+}
+
+impl Pipeline {
+    /// Writes down that an exec starts.
+    pub(super) fn note_start(&self, listed: &Listed, judged: &Judged) -> Noted {
+        let Judged { permit, request, in_force, .. } = judged;
+        let started_at_ms = now_ms();
+        let policy = json!({
+            "profile_hash": permit.profile_hash(),
+            "policy_version_hash": in_force.version_hash,
+            "limits": permit.limits(),
+            "safety": permit.safety(),
+            "side_effects": permit.side_effects(),
+        });
+        let row = ExecStarted {
+            exec_id: listed.exec.clone(),
+            owner: permit.owner().clone(),
+            sandbox_id: listed.sandbox.clone(),
+            project_id: permit.project().cloned(),
+            task_ref: request.task_ref.clone(),
+            skill_id: request.skill_id.clone(),
+            grant_id: permit.grant().cloned(),
+            profile: permit.profile_id().to_owned(),
+            kind: permit.kind(),
+            command: permit.command().to_owned(),
+            args: request.exec.args.clone(), // the permit's own hold the code
+            cwd: Some(permit.cwd().to_owned()).filter(|cwd| !cwd.is_empty()),
+            env_keys: permit.env().keys().cloned().collect(),
+            policy: policy.to_string(),
+            queued_at_ms: listed.at_ms,
+            started_at_ms: Some(started_at_ms),
+            artifacts_path: permit.artifacts_path(&listed.exec),
+            evidence_begin: None,
+        };
+        if let Err(error) = self.0.ledger.post_started(row) {
+            tracing::error!(exec = %listed.exec, error = &error as &dyn std::error::Error, "an exec has no row");
+        }
+        let (ledger, exec) = (self.0.ledger.clone(), listed.exec.clone());
+        Noted { ledger, exec, queued_at_ms: listed.at_ms, started_at_ms, end: None }
+    }
+
+    /// Writes down what an exec left, if it had a project. A disk that is full does not undo an exec that ran.
+    pub(super) async fn keep(
+        &self,
+        listed: &Listed,
+        judged: &Judged,
+        noted: &Noted,
+        outcome: &Outcome,
+    ) -> Option<Left> {
+        let (permit, exec) = (&judged.permit, &listed.exec);
+        let (project, directory) = (permit.project()?.clone(), permit.artifacts_path(exec)?);
+        let meta = meta(listed, judged, noted, outcome);
+        let (store, owner, kind) = (self.0.store.clone(), permit.owner().clone(), AreaKind::Artifacts(exec.clone()));
+        let (stdout, stderr) = (outcome.stdout.kept.clone(), outcome.stderr.kept.clone());
+        let bytes = permit.limits().get(Limit::ArtifactsBytes).saturating_add(OWN_BYTES);
+        let record = move || {
+            let area = store.area(&owner, &project, &kind)?;
+            area.record(&stdout, &stderr, &meta, ManifestBounds { entries: ENTRIES_MAX, bytes })
+        };
+        let manifest = match tokio::task::spawn_blocking(record).await {
+            Ok(Ok(manifest)) => Some(manifest),
+            Ok(Err(error)) => {
+                tracing::error!(%exec, error = &error as &dyn std::error::Error, "what an exec left is not recorded");
+                None
+            }
+            Err(panic) => {
+                tracing::error!(%exec, %panic, "what an exec left is not recorded");
+                None
+            }
+        };
+        Some(Left { directory, manifest })
+    }
+
+    /// An exec of this caller.
+    pub async fn exec_row(&self, principal: &Principal, id: &ExecId) -> Result<ExecRow, Failure> {
+        self.0.ledger.get_exec(&principal.owner, id).await.map_err(Failure::Ledger)
+    }
+
+    /// Execs of this caller, newest first.
+    pub async fn execs(
+        &self,
+        principal: &Principal,
+        filter: ExecFilter,
+        after: Option<ExecId>,
+        limit: usize,
+    ) -> Result<ExecPage, Failure> {
+        self.0.ledger.list_execs(&principal.owner, filter, after, limit).await.map_err(Failure::Ledger)
+    }
+
+    /// Forgets rows that are older than anybody wants to know.
+    pub(super) async fn forget(&self) {
+        let RetentionSettings { exec_days, execs_per_owner } = self.0.settings.retention;
+        let before = now_ms().saturating_sub(exec_days.saturating_mul(DAY_MS));
+        let forgotten = async {
+            let mut all = 0;
+            loop {
+                match self.0.ledger.forget_execs(before, execs_per_owner).await? {
+                    0 => break,
+                    some => all += some,
+                }
+            }
+            Ok::<_, LedgerError>(all + self.0.ledger.forget_sandboxes(before).await?)
+        };
+        match forgotten.await {
+            Ok(0) => {}
+            Ok(rows) => tracing::info!(rows, "forgot old execs and sandboxes"),
+            Err(error) => {
+                tracing::error!(error = &error as &dyn std::error::Error, "old execs and sandboxes can't be forgotten");
+            }
+        }
+    }
+}
+
+/// `meta.json`: what stood around the exec. No code, no values of variables.
+fn meta(listed: &Listed, judged: &Judged, noted: &Noted, outcome: &Outcome) -> serde_json::Value {
+    let Judged { permit, request, in_force, .. } = judged;
+    let stream = |output: &crate::model::Output| json!({"bytes": output.total, "truncated": output.truncated()});
+    json!({
+        "exec_id": listed.exec,
+        "sandbox_id": listed.sandbox,
+        "project_id": permit.project(),
+        "task_ref": request.task_ref,
+        "grant_id": permit.grant(),
+        "kind": permit.kind(),
+        "command": permit.command(),
+        "args": request.exec.args,
+        "cwd": permit.cwd(),
+        "env_keys": permit.env().keys().collect::<Vec<_>>(),
+        "policy": {
+            "profile": permit.profile_id(),
+            "profile_hash": permit.profile_hash(),
+            "policy_version_hash": in_force.version_hash,
+            "safety": permit.safety(),
+            "side_effects": permit.side_effects(),
+            "limits": permit.limits(),
+        },
+        "mounts": [
+            {"path": "/workspace/inputs", "access": "ro"},
+            {"path": "/workspace/work", "access": "rw"},
+            {"path": "/workspace/artifacts", "access": "rw"},
+        ],
+        "status": outcome.ending,
+        "exit_code": outcome.exit_code,
+        "signal": outcome.signal,
+        "start_error": outcome.start_error,
+        "stdout": stream(&outcome.stdout),
+        "stderr": stream(&outcome.stderr),
+        "queued_at": Timestamp::from_ms(noted.queued_at_ms),
+        "started_at": Timestamp::from_ms(noted.started_at_ms),
+        "ended_at": Timestamp::from_ms(now_ms()),
+        "usage": outcome.usage,
+        "limits_hit": outcome.limits_hit,
+        "enforcement": outcome.enforcement,
+    })
+}
