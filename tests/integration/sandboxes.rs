@@ -311,3 +311,28 @@ fn sandboxctl_has_a_hand_on_sandboxes_files_and_execs() {
     assert_eq!(say(&["sandbox", "rm", &id]).0, 0);
     assert_eq!(say(&["sandbox", "rm", &id]).0, 125);
 }
+
+#[test]
+fn a_daemon_that_died_between_the_end_of_a_sandbox_and_its_files_finishes_at_the_next_start() {
+    let mut daemon = Daemon::start();
+    let alone = sandbox(&daemon, json!({"project_id": "alone"}));
+    let shared = sandbox(&daemon, json!({"project_id": "shared"}));
+    let other = sandbox(&daemon, json!({"project_id": "shared"}));
+    daemon.stop();
+    // What the ledger holds when the daemon is killed right after its commit.
+    let ledger = rusqlite::Connection::open(daemon.state_dir().join("ledger.db")).unwrap();
+    let ended = ledger.execute("UPDATE sandboxes SET deleted_at_ms = 1 WHERE id IN (?1, ?2)", [&alone, &shared]);
+    assert_eq!(ended.unwrap(), 2);
+    ledger.close().unwrap();
+    daemon.restart();
+    assert!(!project_directory(&daemon, "alone").exists(), "before the first caller");
+    assert!(project_directory(&daemon, "shared").exists(), "another live sandbox has it");
+    assert!(daemon.log().contains("an ended sandbox still had its workspace"));
+    assert_eq!(daemon.request("GET", &format!("/v1/sandboxes/{other}"), None).status, 200);
+    // Cleared is cleared: a new project of that name is not an old one's to take.
+    let new = daemon.exec(&json!({"project_id": "alone", "exec": {"kind": "shell", "code": "echo 1 > f"}}));
+    assert_eq!(new.status, 200, "{}", new.text);
+    daemon.stop();
+    daemon.restart();
+    assert!(project_directory(&daemon, "alone").join("work/f").exists());
+}
