@@ -4,9 +4,9 @@ use proptest::collection::{btree_map, vec};
 use proptest::option::of;
 use proptest::prelude::*;
 use sandboxd::api::wire::{
-    ApproveRequest, Check, CheckState, DenyRequest, DoctorAnswer, EditRequest, ErrorAnswer, ErrorBody, ExecAnswer,
-    ExplainAnswer, GrantAnswer, GrantsAnswer, NewGrantRequest, NewTokenRequest, RevokeGrantRequest, TokenAnswer,
-    TokensAnswer,
+    ApproveRequest, ArtifactAnswer, Check, CheckState, DenyRequest, DoctorAnswer, EditRequest, ErrorAnswer, ErrorBody,
+    ExecAnswer, ExplainAnswer, GrantAnswer, GrantsAnswer, MoveRequest, NewGrantRequest, NewSandboxRequest,
+    NewTokenRequest, RevokeGrantRequest, SandboxExecRequest, TokenAnswer, TokensAnswer, WriteRequest,
 };
 use sandboxd::model::{
     Budget, CgroupMode, CgroupReport, Ending, Enforcement, ExecRequest, ExecSpec, Hold, Input, Kind, LandlockReport,
@@ -149,6 +149,10 @@ fn exec_answer() -> impl Strategy<Value = ExecAnswer> {
             stderr_base64: Some(w[0].clone()),
             stdout_truncated: cut,
             stderr_truncated: !cut,
+            artifacts_dir: Some(w[1].clone()),
+            stdout_path: None,
+            stderr_path: Some(w[2].clone()),
+            artifacts: Some(vec![ArtifactAnswer { path: w[3].clone(), size: n[0], sha256: None }]),
             usage: Usage {
                 wall_ms: n[0],
                 cpu_ms: n[1],
@@ -203,6 +207,11 @@ proptest! {
         round(&ApproveRequest { digest: words[0].clone() })?;
         round(&DenyRequest { reason: words[1].clone() })?;
         round(&RevokeGrantRequest { reason: words[2].clone() })?;
+        let labels = std::collections::BTreeMap::from([(words[0].clone(), words[1].clone())]);
+        round(&NewSandboxRequest { profile: Some(words[2].clone()), project_id: None, ttl_s: at, idle_s: at, labels })?;
+        round(&SandboxExecRequest { argv: Some(words.clone()), cwd: Some(words[0].clone()), timeout_ms: at, ..SandboxExecRequest::default() })?;
+        round(&WriteRequest { path: words[0].clone(), content: Some(words[1].clone()), append: true, ..WriteRequest::default() })?;
+        round(&MoveRequest { from: words[0].clone(), to: words[1].clone(), ..MoveRequest::default() })?;
         let roles = vec![Role::User, Role::Admin];
         round(&NewTokenRequest { name: words[0].clone(), tenant: words[1].clone(), subject: words[2].clone(), roles, profiles: Some(words), expires_at_ms: at })?;
     }

@@ -5,8 +5,9 @@
 #![forbid(unsafe_code)]
 
 use crate::api::wire::{ErrorAnswer, ErrorBody};
+use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
-use hyper::body::{Bytes, Incoming};
+use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use hyper::client::conn::http1;
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
 use hyper::{Method, Request, Response, StatusCode};
@@ -15,8 +16,11 @@ use serde::Serialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::net::UnixStream;
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -161,6 +165,25 @@ impl Client {
         timeout(LOOKUP_TIMEOUT, call).await.unwrap_or_else(|_| Err(self.slow(LOOKUP_TIMEOUT)))
     }
 
+    /// Takes something away that may be large.
+    pub async fn delete_patiently<T: DeserializeOwned>(&self, path: &str) -> Result<Answer<T>, ClientError> {
+        self.call(Method::DELETE, path, Bytes::new()).await
+    }
+
+    /// Sends `length` bytes that come in pieces.
+    pub async fn upload<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        pieces: mpsc::Receiver<io::Result<Bytes>>,
+        length: u64,
+    ) -> Result<Answer<T>, ClientError> {
+        let body = Sent { pieces, left: length }.boxed();
+        let (response, _driver) = self.send_body(Method::POST, path, body, "application/octet-stream").await?;
+        let status = response.status();
+        let raw = response.into_body().collect().await.map_err(ClientError::HungUp)?.to_bytes();
+        understand(status, raw)
+    }
+
     fn slow(&self, after: Duration) -> ClientError {
         ClientError::Slow { socket: self.socket.clone(), after }
     }
@@ -175,7 +198,8 @@ impl Client {
         let (response, driver) = self.send(Method::GET, path, Bytes::new()).await?;
         let status = response.status();
         if status.is_success() {
-            return Ok(Pieces { body: response.into_body(), _driver: driver });
+            let archive = response.headers().get(CONTENT_TYPE).is_some_and(|kind| kind == "application/x-tar");
+            return Ok(Pieces { body: response.into_body(), archive, _driver: driver });
         }
         let raw = response.into_body().collect().await.map_err(ClientError::HungUp)?.to_bytes();
         Err(understand::<IgnoredAny>(status, raw).expect_err("it was refused"))
@@ -200,6 +224,18 @@ impl Client {
         path: &str,
         body: Bytes,
     ) -> Result<(Response<Incoming>, JoinSet<()>), ClientError> {
+        let kind = if body.is_empty() { "" } else { "application/json" };
+        let body = Full::new(body).map_err(|never| match never {}).boxed();
+        self.send_body(method, path, body, kind).await
+    }
+
+    async fn send_body(
+        &self,
+        method: Method,
+        path: &str,
+        body: BoxBody<Bytes, io::Error>,
+        kind: &'static str,
+    ) -> Result<(Response<Incoming>, JoinSet<()>), ClientError> {
         let mut request = Request::builder()
             .method(method)
             .uri(path)
@@ -209,10 +245,10 @@ impl Client {
         if let Some(token) = &self.token {
             request = request.header(AUTHORIZATION, format!("Bearer {token}"));
         }
-        if !body.is_empty() {
-            request = request.header(CONTENT_TYPE, "application/json");
+        if !kind.is_empty() {
+            request = request.header(CONTENT_TYPE, kind);
         }
-        let request = request.body(Full::new(body)).map_err(|error| ClientError::Request(error.into()))?;
+        let request = request.body(body).map_err(|error| ClientError::Request(error.into()))?;
 
         let connect = timeout(CONNECT_TIMEOUT, UnixStream::connect(&self.socket));
         let stream = connect
@@ -234,10 +270,23 @@ impl Client {
 #[derive(Debug)]
 pub struct Pieces {
     body: Incoming,
+    archive: bool,
     _driver: JoinSet<()>,
 }
 
 impl Pieces {
+    /// How many bytes come, if the daemon said so.
+    #[must_use]
+    pub fn length(&self) -> Option<u64> {
+        self.body.size_hint().exact()
+    }
+
+    /// Whether it is a directory as tar.
+    #[must_use]
+    pub fn archive(&self) -> bool {
+        self.archive
+    }
+
     /// The next piece; none at the end. An end that the daemon did not mean is an error.
     pub async fn next(&mut self) -> Result<Option<Bytes>, ClientError> {
         while let Some(frame) = self.body.frame().await {
@@ -249,13 +298,51 @@ impl Pieces {
     }
 }
 
+/// A body that comes in pieces from somewhere that blocks.
+struct Sent {
+    pieces: mpsc::Receiver<io::Result<Bytes>>,
+    left: u64,
+}
+
+impl Body for Sent {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        let piece = std::task::ready!(self.pieces.poll_recv(context));
+        if let Some(Ok(piece)) = &piece {
+            self.left = self.left.saturating_sub(piece.len() as u64);
+        }
+        Poll::Ready(piece.map(|piece| piece.map(Frame::data)))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.left)
+    }
+}
+
+/// Text as part of an address.
+#[must_use]
+pub fn escaped(text: &str) -> String {
+    use std::fmt::Write as _;
+    text.bytes().fold(String::with_capacity(text.len()), |mut all, byte| {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => all.push(char::from(byte)),
+            _ => write!(all, "%{byte:02X}").expect("a String takes everything"),
+        }
+        all
+    })
+}
+
 fn understand<T: DeserializeOwned>(status: StatusCode, raw: Bytes) -> Result<Answer<T>, ClientError> {
     let unreadable = |source| {
         let excerpt = String::from_utf8_lossy(&raw).chars().take(EXCERPT_CHARS).collect();
         ClientError::Unreadable { status, excerpt, source }
     };
     if status.is_success() {
-        let value = serde_json::from_slice(&raw).map_err(unreadable)?;
+        // An answer without a body says that it was done.
+        let text = if raw.is_empty() { b"null" } else { raw.as_ref() };
+        let value = serde_json::from_slice(text).map_err(unreadable)?;
         return Ok(Answer { value, raw });
     }
     let answer: ErrorAnswer = serde_json::from_slice(&raw).map_err(unreadable)?;

@@ -54,6 +54,9 @@ pub enum CtlError {
         #[source]
         source: NotAKey,
     },
+    /// What arrived is not what was sent.
+    #[error("{} changed while it was sent", .0.display())]
+    Transfer(PathBuf),
     /// Our output can't be written.
     #[error("can't write the output")]
     Write(#[source] io::Error),
@@ -77,6 +80,7 @@ impl CtlError {
             Self::UnnamedInput(_) => ("unnamed_input", USAGE),
             Self::Export { .. } => ("no_export", USAGE),
             Self::PublicKey { .. } => ("no_public_key", USAGE),
+            Self::Transfer(_) => ("transfer_changed", OURS),
             Self::NoCode => ("no_code", USAGE),
             Self::StdinTwice => ("stdin_twice", USAGE),
             Self::Write(_) => ("unwritable_output", OURS),

@@ -80,6 +80,12 @@ pub enum Verb {
     Health(commands::health::Health),
     /// Make, list and revoke tokens (admin)
     Token(commands::token::Token),
+    /// Make, list, show, keep and remove sandboxes
+    Sandbox(commands::sandbox::Sandbox),
+    /// Send, fetch, list and change files of a sandbox
+    Fs(commands::fs::Fs),
+    /// List, show and cancel execs, and what they left
+    Exec(commands::execs::Execs),
     /// List, show and check profiles
     Profile(commands::profile::Profile),
     /// List, show, verify and export what was done
@@ -149,6 +155,9 @@ pub async fn perform(verb: Verb, context: &Context) -> u8 {
         Verb::Doctor(doctor) => doctor.perform(context).await,
         Verb::Health(health) => health.perform(context).await,
         Verb::Token(token) => token.perform(context).await,
+        Verb::Sandbox(sandbox) => sandbox.perform(context).await,
+        Verb::Fs(fs) => fs.perform(context).await,
+        Verb::Exec(execs) => execs.perform(context).await,
         Verb::Profile(profile) => profile.perform(context).await,
         Verb::Evidence(evidence) => evidence.perform(context).await,
         Verb::Grant(grant) => grant.perform(context).await,

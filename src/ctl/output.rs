@@ -103,6 +103,18 @@ impl Stream {
     }
 }
 
+/// Writes rows under each other, each column as wide as its widest word; the last is as wide as it likes.
+pub fn table<const N: usize>(out: &Stream, rows: &[[String; N]]) -> Result<(), CtlError> {
+    let shown: Vec<[String; N]> = rows.iter().map(|row| row.each_ref().map(|word| plain(word))).collect();
+    let width = |column: usize| shown.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: [usize; N] = std::array::from_fn(width);
+    for row in &shown {
+        let cells = row.iter().zip(widths).map(|(word, width)| format!("{word:<width$}"));
+        out.line(cells.collect::<Vec<_>>().join("  ").trim_end())?;
+    }
+    Ok(())
+}
+
 /// `text` with control characters made visible.
 #[must_use]
 pub fn plain(text: &str) -> String {

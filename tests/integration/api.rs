@@ -403,7 +403,8 @@ fn unknown_addresses_are_404_and_wrong_methods_405() {
     {
         assert_error(&daemon.request("GET", path, None), 404, "not_found", SCHEMA);
     }
-    for (method, path) in [("GET", "/v1/execs"), ("PUT", "/v1/execs"), ("POST", "/v1/health"), ("DELETE", "/v1/doctor")]
+    for (method, path) in
+        [("PATCH", "/v1/execs"), ("PUT", "/v1/execs"), ("POST", "/v1/health"), ("DELETE", "/v1/doctor")]
     {
         assert_error(&daemon.request(method, path, None), 405, "method_not_allowed", SCHEMA);
     }

@@ -263,3 +263,76 @@ fn a_restart_keeps_live_sandboxes_and_finishes_what_was_ending() {
     assert_eq!(daemon.request("GET", &format!("/v1/sandboxes/{short}"), None).status, 404);
     assert!(project_directory(&daemon, "plain").join("work/f").exists(), "a project without a sandbox stays");
 }
+
+#[test]
+fn sandboxctl_has_a_hand_on_sandboxes_files_and_execs() {
+    let daemon = Daemon::start();
+    let here = tempfile::tempdir().unwrap();
+    let say = |words: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_sandboxctl"));
+        let output =
+            command.env("SANDBOXD_SOCKET", daemon.socket()).current_dir(here.path()).args(words).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_owned();
+        (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+    };
+    let (code, id, err) = say(&["sandbox", "create", "--profile", "shell", "--ttl", "10m", "--label", "a=b c"]);
+    assert_eq!(code, 0, "{err}");
+    assert!(say(&["sandbox", "ls", "--label", "a=b c"]).1.contains(&id));
+    assert!(!say(&["sandbox", "ls", "--label", "a=b"]).1.contains(&id));
+    let shown = say(&["sandbox", "show", &id]).1;
+    assert!(shown.contains("label a=b c") && shown.contains("does not declare"), "{shown}");
+    assert_eq!(say(&["sandbox", "keep", &id, "--ttl", "1h"]).0, 0);
+
+    let content: Vec<u8> = (0..3_000_000_u32).map(|n| (n % 251) as u8).collect();
+    std::fs::write(here.path().join("ä b.bin"), &content).unwrap();
+    let (code, out, err) = say(&["fs", "put", &id, "ä b.bin", "d/ü.bin", "-p", "--mode", "600"]);
+    assert_eq!((code, out.starts_with("d/ü.bin")), (0, true), "{out} {err}");
+    assert_eq!(say(&["fs", "get", &id, "d/ü.bin"]).0, 0);
+    assert_eq!(std::fs::read(here.path().join("ü.bin")).unwrap(), content);
+    assert_eq!(say(&["fs", "get", &id, "d"]).0, 0);
+    assert!(std::fs::metadata(here.path().join("d.tar")).unwrap().len() > 3_000_000);
+    assert_eq!(say(&["fs", "mkdir", &id, "e"]).0, 0);
+    assert_eq!(say(&["fs", "mv", &id, "d/ü.bin", "e/x"]).0, 0);
+    let listed = say(&["fs", "ls", &id, "-r"]).1;
+    assert!(listed.contains("e/x   file"), "{listed}");
+    let (code, _, err) = say(&["fs", "get", &id, "none"]);
+    assert!(code == 125 && err.contains("no_such_file"), "{err}");
+    assert_eq!(std::fs::read_dir(here.path()).unwrap().count(), 3, "no half files stay");
+    assert_eq!(say(&["fs", "rm", &id, "e", "-r"]).0, 0);
+
+    let path = format!("/v1/sandboxes/{id}/shell/exec");
+    let ran =
+        daemon.request("POST", &path, Some(&json!({"command": "echo x > /workspace/artifacts/left", "task_ref": "t"})));
+    let exec = ran.body["exec_id"].as_str().unwrap();
+    assert!(say(&["exec", "ls", "--task", "t", "--sandbox", &id]).1.contains(exec));
+    assert!(say(&["exec", "show", exec]).1.contains("task       t"));
+    assert!(say(&["exec", "artifacts", exec]).1.contains("left"));
+    assert_eq!(say(&["exec", "cancel", exec]).0, 125, "it has ended");
+    assert_eq!(say(&["sandbox", "rm", &id]).0, 0);
+    assert_eq!(say(&["sandbox", "rm", &id]).0, 125);
+}
+
+#[test]
+fn a_daemon_that_died_between_the_end_of_a_sandbox_and_its_files_finishes_at_the_next_start() {
+    let mut daemon = Daemon::start();
+    let alone = sandbox(&daemon, json!({"project_id": "alone"}));
+    let shared = sandbox(&daemon, json!({"project_id": "shared"}));
+    let other = sandbox(&daemon, json!({"project_id": "shared"}));
+    daemon.stop();
+    // What the ledger holds when the daemon is killed right after its commit.
+    let ledger = rusqlite::Connection::open(daemon.state_dir().join("ledger.db")).unwrap();
+    let ended = ledger.execute("UPDATE sandboxes SET deleted_at_ms = 1 WHERE id IN (?1, ?2)", [&alone, &shared]);
+    assert_eq!(ended.unwrap(), 2);
+    ledger.close().unwrap();
+    daemon.restart();
+    assert!(!project_directory(&daemon, "alone").exists(), "before the first caller");
+    assert!(project_directory(&daemon, "shared").exists(), "another live sandbox has it");
+    assert!(daemon.log().contains("an ended sandbox still had its workspace"));
+    assert_eq!(daemon.request("GET", &format!("/v1/sandboxes/{other}"), None).status, 200);
+    // Cleared is cleared: a new project of that name is not an old one's to take.
+    let new = daemon.exec(&json!({"project_id": "alone", "exec": {"kind": "shell", "code": "echo 1 > f"}}));
+    assert_eq!(new.status, 200, "{}", new.text);
+    daemon.stop();
+    daemon.restart();
+    assert!(project_directory(&daemon, "alone").join("work/f").exists());
+}

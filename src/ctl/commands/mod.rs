@@ -9,12 +9,15 @@ pub mod confirm;
 pub mod doctor;
 pub mod evidence;
 pub mod exec;
+pub mod execs;
 pub mod explain;
+pub mod fs;
 pub mod grant;
 pub mod health;
 pub mod profile;
 pub mod python;
 pub mod run;
+pub mod sandbox;
 pub mod shell;
 pub mod token;
 
