@@ -11,13 +11,15 @@ mod consent;
 mod execs;
 mod files;
 mod grants;
+mod outgoing;
 mod recording;
 mod sandboxes;
 
 pub use consent::{ConfirmationView, Edit};
 pub use execs::{Left, RetentionSettings};
-pub use files::{Choice, FileWish, Outgoing, Piece, UploadWish};
+pub use files::{FileWish, Piece, UploadWish};
 pub use grants::{GrantView, GrantWish};
+pub use outgoing::{Choice, Outgoing};
 pub use recording::{Call, outputs_digest};
 pub use sandboxes::{CapabilityView, SandboxSettings, SandboxView, SandboxWish};
 

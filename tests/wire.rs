@@ -173,10 +173,6 @@ fn exec_answer() -> impl Strategy<Value = ExecAnswer> {
             },
             risk: serde_json::json!({"level": "safe"}),
             evidence: None,
-            artifacts_dir: None,
-            stdout_path: None,
-            stderr_path: None,
-            artifacts: None,
         },
     )
 }

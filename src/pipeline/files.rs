@@ -7,6 +7,7 @@
 //! Operations block, so they run beside the async threads. What is large comes and goes in pieces through a short
 //! channel: nobody holds a file in memory, and whoever is slow for too long is given up.
 
+use super::outgoing::{ARCHIVE, Choice, Outgoing};
 use super::recording;
 use super::sandboxes::of_files;
 use super::{Call, Failure, Pipeline, now_ms};
@@ -15,29 +16,22 @@ use crate::ledger::LedgerError;
 use crate::model::{Amounts, ExecId, Meter, SandboxId};
 use crate::policy::{FileArea, FileAsk, FileOperation, FilePermit, FileRule, Refusal, judge_file, judge_sandbox};
 use crate::workspace::{
-    ArchiveBounds, AreaDir, AreaKind, Content, Contents, Existing, Expected, Listing, Make, Manifest, ManifestBounds,
-    Meta, Page, Parents, WorkspaceError, Written,
+    AreaDir, AreaKind, Content, Contents, Existing, Expected, Listing, Make, Manifest, ManifestBounds, Meta, Page,
+    Parents, WorkspaceError, Written,
 };
 use bytes::Bytes;
 use std::io;
 use std::time::Duration;
 use tokio::runtime::Handle;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 /// Transfers at once: each holds a thread for as long as it takes.
 pub(super) const TRANSFERS_MAX: usize = 64;
-/// Pieces that wait for a slow reader.
-const PIECES: usize = 4;
-/// Bytes of a piece.
-const PIECE: usize = 128 << 10;
 /// How long the other side may take for the next piece.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 /// What a caller is told to wait if too many transfers run.
 const RETRY_AFTER_MS: u64 = 1000;
-/// How much an archive holds.
-const ARCHIVE: ArchiveBounds = ArchiveBounds { entries: 1_000_000, bytes: 64 << 30 };
-
 /// What a caller names.
 #[derive(Debug, Clone, Default)]
 pub struct FileWish {
@@ -75,43 +69,6 @@ pub enum Piece {
     Data(Bytes),
     /// That was all.
     End,
-}
-
-/// Which part of a file is to be sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Choice {
-    /// All of it.
-    Whole,
-    /// So many bytes from there on.
-    Part {
-        /// From where.
-        offset: u64,
-        /// How many.
-        length: u64,
-    },
-    /// Nothing: the caller has it.
-    Unchanged,
-    /// Nothing: there is no such part.
-    OutOfRange,
-}
-
-/// A file, or a directory as an archive, on its way out.
-#[derive(Debug)]
-pub struct Outgoing {
-    /// What it is of.
-    pub meta: Meta,
-    /// Which part comes; archives come whole.
-    pub choice: Choice,
-    /// Whether it is a directory as tar.
-    pub archive: bool,
-    /// The bytes. An error is the end of a stream that is not whole.
-    pub body: mpsc::Receiver<io::Result<Bytes>>,
-}
-
-struct Head {
-    meta: Meta,
-    choice: Choice,
-    archive: bool,
 }
 
 /// What an operation did: amounts and digests, never contents.
@@ -152,7 +109,7 @@ impl Effect {
 type Done<T> = Result<(T, Effect), WorkspaceError>;
 
 /// A permitted operation, and what the journal will say of it.
-struct Permitted {
+pub(super) struct Permitted {
     permit: FilePermit,
     begin: Begin,
 }
@@ -222,7 +179,7 @@ impl Pipeline {
     }
 
     /// Carries one operation out. The only way to files.
-    async fn carry<T: Send + 'static>(
+    pub(super) async fn carry<T: Send + 'static>(
         self,
         permitted: Permitted,
         operation: impl FnOnce(&AreaDir, &FilePermit) -> Done<T> + Send + 'static,
@@ -459,32 +416,6 @@ impl Pipeline {
         let list = move |area: &AreaDir, _: &FilePermit| Ok((area.manifest(bounds)?, Effect::default()));
         self.clone().carry(permit, list).await
     }
-
-    async fn send(
-        &self,
-        permit: Permitted,
-        choose: impl FnOnce(&Meta) -> Choice + Send + 'static,
-    ) -> Result<Outgoing, Failure> {
-        let (head, heard) = oneshot::channel();
-        let (pieces, body) = mpsc::channel(PIECES);
-        let out = Out { pieces, runtime: Handle::current(), sent: 0 };
-        let send = move |area: &AreaDir, permit: &FilePermit| {
-            let mut out = out;
-            let done = send_one(area, permit, choose, head, &mut out);
-            if let Err(error) = &done {
-                out.break_off(error); // if nothing was promised yet, nobody reads it
-            }
-            done.map(|()| ((), Effect { read: out.sent, ..Effect::default() }))
-        };
-        let task = tokio::spawn(self.clone().carry(permit, send));
-        match heard.await {
-            Ok(Head { meta, choice, archive }) => Ok(Outgoing { meta, choice, archive, body }),
-            Err(_) => match task.await {
-                Ok(Err(failure)) => Err(failure),
-                Ok(Ok(())) | Err(_) => Err(Failure::Internal), // it said nothing and did not fail
-            },
-        }
-    }
 }
 
 fn ask<'a>(operation: FileOperation, wish: &'a FileWish, bytes: u64) -> FileAsk<'a> {
@@ -523,94 +454,4 @@ fn wrote(bytes: u64, written: &Written) -> Effect {
 
 fn broken(what: &'static str, why: &'static str) -> WorkspaceError {
     WorkspaceError::Host { what, source: io::Error::new(io::ErrorKind::BrokenPipe, why) }
-}
-
-/// The way out, from a thread that may wait.
-struct Out {
-    pieces: mpsc::Sender<io::Result<Bytes>>,
-    runtime: Handle,
-    sent: u64,
-}
-
-impl Out {
-    fn piece(&mut self, piece: Bytes) -> io::Result<()> {
-        let length = piece.len() as u64;
-        match self.runtime.block_on(timeout(PATIENCE, self.pieces.send(Ok(piece)))) {
-            Ok(Ok(())) => {
-                self.sent += length;
-                Ok(())
-            }
-            Ok(Err(_)) => Err(io::Error::new(io::ErrorKind::BrokenPipe, "the reader went away")),
-            Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "the reader was slow for too long")),
-        }
-    }
-
-    /// The reader was promised more: the connection has to break, or what follows would be read as the rest.
-    fn break_off(&self, error: &WorkspaceError) {
-        tracing::debug!(error = error as &dyn std::error::Error, "a download broke off");
-        let broken = Err(io::Error::other("the download broke off"));
-        // A reader that is slow or gone breaks off by itself.
-        let _ = self.runtime.block_on(timeout(PATIENCE, self.pieces.send(broken)));
-    }
-}
-
-/// Says what comes with the first piece: what fails before is an answer of its own and no broken stream.
-struct Announced<'a> {
-    head: Option<(oneshot::Sender<Head>, Head)>,
-    out: &'a mut Out,
-}
-
-impl io::Write for Announced<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if let Some((sender, head)) = self.head.take() {
-            let _ = sender.send(head); // nobody listening any more shows at the next line
-        }
-        self.out.piece(Bytes::copy_from_slice(bytes))?;
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-fn send_one(
-    area: &AreaDir,
-    permit: &FilePermit,
-    choose: impl FnOnce(&Meta) -> Choice,
-    head: oneshot::Sender<Head>,
-    out: &mut Out,
-) -> Result<(), WorkspaceError> {
-    let path = permit.path();
-    let download = match area.download(path) {
-        Err(WorkspaceError::IsADirectory { .. }) => {
-            let meta = area.stat(path)?;
-            let bytes = ARCHIVE.bytes.min(permit.read_bytes_max());
-            let head = Some((head, Head { meta, choice: Choice::Whole, archive: true }));
-            let buffered = io::BufWriter::with_capacity(PIECE, Announced { head, out });
-            return area.archive(path, ArchiveBounds { bytes, ..ARCHIVE }, buffered).map(drop);
-        }
-        download => download?,
-    };
-    let meta = download.meta().clone();
-    let choice = choose(&meta);
-    let mut download = match choice {
-        Choice::Whole => download,
-        Choice::Part { offset, length } => download.range(offset, length),
-        Choice::Unchanged | Choice::OutOfRange => download.range(0, 0),
-    };
-    if download.left() > permit.read_bytes_max() {
-        return Err(WorkspaceError::TooLarge { what: "bytes", limit: permit.read_bytes_max() });
-    }
-    let _ = head.send(Head { meta, choice, archive: false }); // nobody listening any more shows at the first piece
-    let mut buffer = vec![0; PIECE];
-    loop {
-        match download.read(&mut buffer)? {
-            0 => return Ok(()),
-            count => {
-                let sent = out.piece(Bytes::copy_from_slice(&buffer[..count]));
-                sent.map_err(|source| WorkspaceError::Host { what: "send a file", source })?;
-            }
-        }
-    }
 }

@@ -183,7 +183,7 @@ fn a_revocation_ends_a_running_exec_within_a_second() {
         assert_eq!(answer.exec_status(), "revoked", "{}", answer.text);
     });
     assert_eq!(refused(&alice.run(&grant, shell("true"))), (403, "grant_revoked", "SANDBOX.PERMISSION_DENY"));
-    assert!(daemon.init_pids().is_empty());
+    wait_for("its sandbox is gone", Duration::from_secs(5), || daemon.init_pids().is_empty().then_some(()));
 }
 
 #[test]
