@@ -15,7 +15,7 @@ help:
 	@echo "make test   run every test (as root, on this kernel, nothing is skipped)"
 	@echo "make test-vm  the unit, spawn, security and lifecycle suites in an emulated machine with systemd and cgroup v2 (an hour)"
 	@echo "make lint   formatting, clippy and docs, warnings denied"
-	@echo "make bench  exec latency next to raw fork+exec and bubblewrap"
+	@echo "make bench  exec latency next to raw fork+exec and bubblewrap; cost of a decision and of evidence"
 	@echo "make fuzz   each fuzz target for SECONDS=30 (needs a nightly toolchain, or uses stable as one)"
 
 run:
@@ -42,7 +42,7 @@ lint: setup
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps
 
 bench: setup-test
-	$(if $(RUNNER),$(RUNNER_VAR)="$(RUNNER)") $(CARGO) bench --locked --bench exec --bench policy
+	$(if $(RUNNER),$(RUNNER_VAR)="$(RUNNER)") $(CARGO) bench --locked --bench exec --bench policy --bench evidence
 
 SECONDS ?= 30
 fuzz: setup

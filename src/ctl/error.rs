@@ -30,6 +30,9 @@ pub enum CtlError {
     /// No name for an input file follows from its path.
     #[error("{} has no file name to use in the sandbox", .0.display())]
     UnnamedInput(PathBuf),
+    /// The exec can't be run again as it was.
+    #[error("can't replay: {0}")]
+    NoReplay(&'static str),
     /// Neither -c nor a file.
     #[error("no code to run")]
     NoCode,
@@ -81,6 +84,7 @@ impl CtlError {
             Self::Export { .. } => ("no_export", USAGE),
             Self::PublicKey { .. } => ("no_public_key", USAGE),
             Self::Transfer(_) => ("transfer_changed", OURS),
+            Self::NoReplay(_) => ("no_replay", USAGE),
             Self::NoCode => ("no_code", USAGE),
             Self::StdinTwice => ("stdin_twice", USAGE),
             Self::Write(_) => ("unwritable_output", OURS),

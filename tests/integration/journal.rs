@@ -156,6 +156,48 @@ fn secrets_are_nowhere_in_log_journal_or_export() {
 }
 
 #[test]
+fn an_exec_is_replayed_under_the_same_policy_and_compared() {
+    let daemon = Daemon::start();
+    let ctl = |args: &[&str]| {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_sandboxctl"))
+            .arg("--socket")
+            .arg(daemon.socket())
+            .args(args)
+            .output()
+            .expect("sandboxctl runs");
+        (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+    };
+    let run = |command: &str, args: &[&str]| {
+        let answer = daemon.exec(&with(program(command, args), json!({"project_id": "p1", "timeout_ms": 5000})));
+        assert_eq!(answer.exec_status(), "ok", "{}", answer.text);
+        answer.body["exec_id"].as_str().expect("an id").to_owned()
+    };
+    run("sh", &["-c", "echo first > note"]);
+    let reads = run("cat", &["note"]);
+    let (code, said) = ctl(&["evidence", "replay", &reads]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("the same output"), "{said}");
+    // The file has changed since, and so does what is read.
+    run("sh", &["-c", "echo second > note"]);
+    let (code, said) = ctl(&["evidence", "replay", &reads]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("another output"), "{said}");
+    // What was inline comes from whoever asks, and the digest shows whether it is the same.
+    let shell = daemon.exec(&with(
+        shell("echo $WORD"),
+        json!({"project_id": "p1", "exec": {"kind": "shell", "code": "echo $WORD", "env": {"WORD": "w"}}}),
+    ));
+    let (id, directory) = (shell.body["exec_id"].as_str().expect("an id"), tempfile::tempdir().expect("a directory"));
+    let file = directory.path().join("code");
+    std::fs::write(&file, "echo $WORD").expect("a file");
+    let file = file.display().to_string();
+    let (code, said) = ctl(&["--json", "evidence", "replay", id, "--code", &file, "--env", "WORD=w"]);
+    assert!(code == Some(0) && said.contains("\"same_inputs\":true"), "{said}");
+    let (code, said) = ctl(&["--json", "evidence", "replay", id, "--code", &file, "--env", "WORD=x"]);
+    assert!(code == Some(1) && said.contains("\"same_inputs\":false"), "{said}");
+}
+
+#[test]
 fn metrics_have_the_names_of_the_specification() {
     let daemon = Daemon::start();
     assert_eq!(daemon.exec(&with(shell("cat"), json!({"stdin": "12345"}))).exec_status(), "ok");

@@ -42,6 +42,8 @@ enum What {
     },
     /// Print the public key that exports are verified with
     Key,
+    /// Run an exec again and say whether it writes the same; exit code 1 if not
+    Replay(super::replay::Replay),
 }
 
 #[derive(Debug, clap::Args)]
@@ -168,6 +170,7 @@ impl Evidence {
             What::Export(export) => export.perform(context).await,
             What::Follow { filter } => follow(context, &filter).await,
             What::Key => key(context).await,
+            What::Replay(replay) => replay.perform(context).await,
         }
     }
 }

@@ -230,7 +230,7 @@ fn show(context: &Context, answer: &Answer<ExecAnswer>, program: &str, verbose: 
     notes.iter().try_for_each(|note| context.err.note(note))
 }
 
-fn variable(text: &str) -> Result<(String, String), &'static str> {
+pub(super) fn variable(text: &str) -> Result<(String, String), &'static str> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
         _ => Err("write it like NAME=value"),

@@ -16,6 +16,7 @@ pub mod grant;
 pub mod health;
 pub mod profile;
 pub mod python;
+pub mod replay;
 pub mod run;
 pub mod sandbox;
 pub mod shell;
