@@ -18,6 +18,9 @@ const EXEC_MS: &[f64] = &[1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 1000.0,
 /// Buckets of a judgement's time.
 const JUDGE_MS: &[f64] = &[0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 25.0];
 
+/// Buckets of a wait for the journal.
+const EVIDENCE_MS: &[f64] = &[0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 5.0, 25.0, 100.0];
+
 static TENANTS: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 /// The way to the text of `/metrics`.
@@ -29,7 +32,7 @@ impl Metrics {
     pub fn start() -> Result<Self, BuildError> {
         let builder = PrometheusBuilder::new()
             .set_buckets_for_metric(Matcher::Full("sandbox_latency_ms".to_owned()), EXEC_MS)?
-            .set_buckets_for_metric(Matcher::Full("sandbox_evidence_wait_ms".to_owned()), JUDGE_MS)?
+            .set_buckets_for_metric(Matcher::Full("sandbox_evidence_wait_ms".to_owned()), EVIDENCE_MS)?
             .set_buckets_for_metric(Matcher::Full("sandbox_profile_build_ms".to_owned()), JUDGE_MS)?
             .set_buckets_for_metric(Matcher::Full("sandbox_guard_validate_ms".to_owned()), JUDGE_MS)?;
         let handle = builder.install_recorder()?;
@@ -116,9 +119,9 @@ pub fn not_done(code: &'static str, class: Class) {
     }
 }
 
-/// An exec waited for the journal: for its begin with a sandbox that was ready, or for its end.
-pub fn evidence_waited(waited: Duration) {
-    histogram!("sandbox_evidence_wait_ms").record(millis(waited));
+/// An exec waited for the journal: at its `begin` with a sandbox that was ready, or at its `end`.
+pub fn evidence_waited(at: &'static str, waited: Duration) {
+    histogram!("sandbox_evidence_wait_ms", "at" => at).record(millis(waited));
 }
 
 /// How the pool of a profile stands: idle, busy and wanted sandboxes; runs that found one and runs that did not.

@@ -321,7 +321,7 @@ impl Pipeline {
         };
         let waited = Instant::now();
         let end = record.end(end).await.map_err(Failure::Evidence)?;
-        observe::evidence_waited(waited.elapsed());
+        observe::evidence_waited("end", waited.elapsed());
         let outcome = ran.inspect_err(|failure| {
             let (code, class) = failure.said();
             observe::not_done(code, class);

@@ -185,10 +185,7 @@ pub fn all<'a>(
 ) -> Vec<Contender<'a>> {
     let argv = program.argv();
     let words = |before: &str| before.split_whitespace().chain(argv.iter().copied()).map(str::to_owned).collect();
-    let request = json!({
-        "profile": PROFILE,
-        "exec": {"kind": "process", "command": argv[0], "args": argv[1..]},
-    });
+    let request = request(program);
     let each = |make: &dyn Fn() -> Caller| (0..clients).map(|_| make()).collect();
     let ours = |name, callers| Contender { name, callers, cpu: Whose::Ours, daemon: None };
     let mut all = vec![ours("raw", each(&|| Caller::Spawn(words(""))))];
@@ -202,9 +199,15 @@ pub fn all<'a>(
     all
 }
 
+/// What the daemon is asked for.
+pub fn request(program: Program) -> Value {
+    let argv = program.argv();
+    json!({"profile": PROFILE, "exec": {"kind": "process", "command": argv[0], "args": argv[1..]}})
+}
+
 /// The two kinds of records, by the daemons that keep them.
 pub fn journals<'a>(daemons: &'a Daemons, clients: usize) -> Vec<Contender<'a>> {
-    let request = json!({"profile": PROFILE, "exec": {"kind": "process", "command": Program::True.argv()[0]}});
+    let request = request(Program::True);
     let contender = |(name, daemon): (&'static str, &'a Daemon)| {
         let callers =
             (0..clients).map(|_| Caller::Daemon(Box::new(daemon.client()), request.clone())).collect::<Vec<_>>();

@@ -6,7 +6,7 @@ use super::harness::Daemon;
 use super::measure::Cell;
 use super::report;
 use serde_json::{Value, json};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Clients at once.
 const CLIENTS: usize = 16;
@@ -14,37 +14,64 @@ const CLIENTS: usize = 16;
 const SHARE_MOST: f64 = 0.10;
 const KEPT_LEAST: f64 = 0.75;
 
-/// Sum and count of a histogram without labels that we care for.
-fn histogram(metrics: &str, name: &str) -> (f64, f64) {
-    let value = |suffix: &str| {
-        let begin = format!("{name}_{suffix}");
-        let lines = metrics.lines().filter(|line| line.starts_with(&begin));
-        lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+/// The buckets of a wait: upper bound in milliseconds, and how many waits were not above it.
+fn buckets(metrics: &str, at: &str) -> Vec<(f64, f64)> {
+    let begin = format!("sandbox_evidence_wait_ms_bucket{{at=\"{at}\",le=\"");
+    let bucket = |line: &str| {
+        let (bound, count) = line.strip_prefix(&begin)?.split_once("\"} ")?;
+        Some((bound.parse().unwrap_or(f64::INFINITY), count.parse().ok()?))
     };
-    (value("sum"), value("count"))
+    metrics.lines().filter_map(bucket).collect()
 }
 
-/// Mean milliseconds that an exec of this daemon has waited for the journal, and those it took from request to answer.
+/// The bound below which at least half of the waits between two looks lie.
+fn median(before: &[(f64, f64)], after: &[(f64, f64)]) -> f64 {
+    let new =
+        |(place, (bound, count)): (usize, &(f64, f64))| (*bound, count - before.get(place).map_or(0.0, |old| old.1));
+    let counts: Vec<(f64, f64)> = after.iter().enumerate().map(new).collect();
+    let all = counts.last().map_or(0.0, |last| last.1);
+    counts.iter().find(|(_, count)| *count * 2.0 >= all).map_or(f64::NAN, |(bound, _)| *bound)
+}
+
+/// Calls of one client, one after the other.
+const CALLS: usize = 300;
+
+/// Medians in milliseconds: what a warm exec waits for the journal, begin and end together and rounded up to the bounds
+/// of their buckets, and what its caller waits for the answer.
 fn waited(daemon: &Daemon) -> (f64, f64) {
-    let metrics = daemon.request("GET", "/metrics", None).text;
-    let (waited, _) = histogram(&metrics, "sandbox_evidence_wait_ms");
-    let (took, execs) = histogram(&metrics, "sandbox_latency_ms");
-    (waited / execs, took / execs)
+    let looked = || {
+        let metrics = daemon.request("GET", "/metrics", None).text;
+        ["begin", "end"].map(|at| buckets(&metrics, at))
+    };
+    let before = looked();
+    let (mut client, request) = (daemon.client(), contender::request(Program::True));
+    let mut took: Vec<f64> = (0..CALLS)
+        .map(|_| {
+            let begun = Instant::now();
+            let answer = client.request("POST", "/v1/execs", Some(&request)).expect("an answer");
+            assert_eq!(answer.status, 200, "{}", answer.text);
+            begun.elapsed().as_secs_f64() * 1000.0
+        })
+        .collect();
+    took.sort_by(f64::total_cmp);
+    let waited = before.iter().zip(&looked()).map(|(before, after)| median(before, after)).sum();
+    (waited, took[CALLS / 2])
 }
 
 /// Measures, prints and gives back what goes into the JSON.
 pub fn measure(daemons: &Daemons, per_cell: Duration) -> Value {
+    daemons.warm.wait_for_pool();
+    let (wait, took) = waited(&daemons.warm);
     let mut contenders = contender::journals(daemons, CLIENTS);
     let cell = Cell::interleaved(Program::True, 10, per_cell, &mut contenders);
     print!("{}", report::table(&cell));
     let per_second = |name: &str| report::per_second(&cell, name);
     let kept = per_second("fsync") / per_second("process");
-    let (wait, took) = waited(&daemons.warm);
     let share = wait / took;
     let met = |good: bool| if good { "met" } else { "missed" };
     println!("\nevidence");
     println!(
-        "  a warm exec waits {wait:.3} ms of {took:.3} ms for its records with durability = \"process\": {:.1} % ({}, goal {:.0} %)",
+        "  a warm exec of one client waits at most {wait:.3} ms of its {took:.3} ms (p50 both) for records with durability = \"process\": {:.1} % ({}, goal {:.0} %)",
         share * 100.0,
         met(share <= SHARE_MOST),
         SHARE_MOST * 100.0

@@ -117,7 +117,7 @@ impl Executor {
             (self.prepare(exec, permit, under).await, Instant::now())
         },);
         let ((record, begun), (prepared, ready)) = (record, prepared);
-        observe::evidence_waited(begun.saturating_duration_since(ready)); // what the sandbox did not hide
+        observe::evidence_waited("begin", begun.saturating_duration_since(ready)); // what the sandbox did not hide
         let record = record?; // what was prepared is killed with this return
         let outcome = match prepared {
             Ok(prepared) => self.go(prepared, &record, permit, under, stop).await,
