@@ -419,12 +419,16 @@ impl Status {
         fields.u16("padding")?;
         let number = fields.i32("number")?;
         fields.end()?;
-        match tag {
-            1 => Fault::from_record(step, index, number).map(Status::Fault).ok_or(ProtocolError::Unknown("step", step)),
-            2 => Ok(Status::Exited(number)),
-            3 => Ok(Status::Signaled(number)),
-            other => Err(ProtocolError::Unknown("status", other)),
-        }
+        let status = match tag {
+            1 => Fault::from_record(step, index, number)
+                .map(Status::Fault)
+                .ok_or(ProtocolError::Unknown("step", step))?,
+            2 => Status::Exited(number),
+            3 => Status::Signaled(number),
+            other => return Err(ProtocolError::Unknown("status", other)),
+        };
+        // One status, one record: what init never writes, in the padding or in fields of another status, is no record.
+        if status.encode() == bytes { Ok(status) } else { Err(ProtocolError::Unknown("padding", tag)) }
     }
 }
 
