@@ -41,6 +41,8 @@ const POOL_VARIABLE: &str = "SANDBOXD_TEST_POOL";
 const START_DEADLINE: Duration = Duration::from_secs(120);
 /// How long it may take to stop after SIGTERM.
 const STOP_DEADLINE: Duration = Duration::from_secs(60);
+/// What an exec used is gone by then.
+const LEFT_DEADLINE: Duration = Duration::from_secs(15);
 /// Between two looks at something that will be so in a moment.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
@@ -268,6 +270,14 @@ impl Daemon {
         let parked = below.iter().filter(|(_, _, name)| name == PARKED).map(|(_, parent, _)| *parent);
         (inits.collect(), parked.collect())
     }
+    /// Waits until a program called `name` runs in a sandbox: not the sandbox before its program, nor one that waits
+    /// in the pool, nor the shell that is yet to start `name`.
+    pub fn wait_for_program(&self, name: &str) {
+        wait_for(&format!("{name} runs in a sandbox"), Duration::from_secs(20), || {
+            let below = processes::descendants(self.warden_pid());
+            below.into_iter().any(|pid| processes::comm(pid) == name).then_some(())
+        });
+    }
     /// The pool of a profile, as health tells it.
     pub fn pool(&self, profile: &str) -> Value {
         let health = self.request("GET", "/v1/health", None);
@@ -290,7 +300,7 @@ impl Daemon {
 
     /// Waits until no more is there than `before`, or fails with what is left over.
     pub fn assert_nothing_left(&self, before: &Snapshot) {
-        let end = Instant::now() + STOP_DEADLINE;
+        let end = Instant::now() + LEFT_DEADLINE;
         loop {
             let left = self.snapshot_of_host().more_than(before);
             if left.is_empty() {

@@ -99,7 +99,7 @@ fn an_exec_can_be_cancelled_by_its_caller_only() {
     let request = with(shell(&format!("echo begun; sleep 40; : {marker}")), json!({"project_id": "p1"}));
     std::thread::scope(|scope| {
         let running = scope.spawn(|| run(&daemon, &request));
-        super::wait_for_marked(&marker);
+        daemon.wait_for_program("sleep");
         let path = format!("/v1/execs/{}", running_exec_of(&daemon, "p1"));
         let theirs = request_as(STRANGER, &daemon.socket(), "DELETE", &path, None);
         assert_eq!((theirs.status, theirs.error_code()), (404, "no_such_exec"), "{}", theirs.text);

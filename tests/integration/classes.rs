@@ -51,9 +51,7 @@ fn the_policys_no() {
     assert_error(&daemon.exec(&large), 403, "too_large", "SANDBOX.CAPABILITY_BLOCKED", &["origin", "rule"]);
     std::thread::scope(|scope| {
         let busy = scope.spawn(|| daemon.exec(&with(program("sleep", &["9"]), json!({"timeout_ms": 1500}))));
-        crate::harness::wait_for("it runs", std::time::Duration::from_secs(10), || {
-            (!daemon.init_pids().is_empty()).then_some(())
-        });
+        daemon.wait_for_program("sleep");
         let full = daemon.exec(&program("true", &[]));
         assert_error(&full, 429, "queue_full", "QUOTA.BUDGET_EXCEEDED", &["retry_after_ms"]);
         busy.join().unwrap();

@@ -173,7 +173,7 @@ fn a_revocation_ends_a_running_exec_within_a_second() {
     let grant = issuer.grant(json!({}));
     std::thread::scope(|scope| {
         let running = scope.spawn(|| alice.run(&grant, shell("echo begun; exec sleep 30")));
-        wait_for("the exec runs", Duration::from_secs(10), || (!daemon.init_pids().is_empty()).then_some(()));
+        daemon.wait_for_program("sleep");
         let begin = Instant::now();
         let path = format!("/v1/grants/{grant}/revoke");
         let revoked = issuer.ask("POST", &path, Some(&json!({"reason": "leaked"})));
@@ -261,7 +261,7 @@ fn what_was_reserved_counts_as_used_after_kill_9() {
     let authorization = format!("Bearer {secret}");
     let mut hanging = daemon.client();
     hanging.send("POST", "/v1/execs", Some(&body), &[("authorization", &authorization)]).unwrap();
-    wait_for("the exec runs", Duration::from_secs(10), || (!daemon.init_pids().is_empty()).then_some(()));
+    daemon.wait_for_program("sleep");
     daemon.kill_front();
     daemon.restart();
     let alice = Caller::new(&daemon, "alice", &["user"]);

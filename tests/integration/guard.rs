@@ -1,9 +1,8 @@
 //! The guard, the levels of capability and explain, through the socket.
 
 use super::{Daemon, program, with};
-use crate::harness::{Answer, wait_for};
+use crate::harness::Answer;
 use serde_json::{Value, json};
-use std::time::Duration;
 
 /// A profile that narrows programs, arguments and sizes, and lets one exec run at a time.
 const NARROW: &str = r#"
@@ -105,7 +104,7 @@ fn a_profile_bounds_how_many_execs_of_a_caller_run_at_once() {
     let daemon = daemon();
     std::thread::scope(|scope| {
         let first = scope.spawn(|| daemon.exec(&narrow(with(program("sleep", &["5"]), json!({"timeout_ms": 1500})))));
-        wait_for("the first runs", Duration::from_secs(10), || (!daemon.init_pids().is_empty()).then_some(()));
+        daemon.wait_for_program("sleep");
         let second = daemon.exec(&narrow(program("ls", &[])));
         assert_eq!(refused(&second), (429, "concurrency", "QUOTA.BUDGET_EXCEEDED"), "{}", second.text);
         assert!(second.body["error"]["details"]["retry_after_ms"].as_u64().is_some_and(|ms| ms > 0));

@@ -120,7 +120,7 @@ fn a_running_exec_keeps_its_profile() {
     let request = with(wait, json!({"profile": "mine", "project_id": "p"}));
     std::thread::scope(|scope| {
         let running = scope.spawn(|| daemon.exec(&request));
-        wait_for("it runs", 4 * SOON, || (!daemon.init_pids().is_empty()).then_some(()));
+        daemon.wait_for_program("sleep");
         std::fs::remove_file(file(&daemon)).unwrap();
         assert_eq!(daemon.exec(&with(program("true", &[]), json!({"profile": "mine"}))).status, 422);
         let go = daemon.exec(&with(shell("touch go"), json!({"project_id": "p"})));

@@ -195,7 +195,7 @@ fn what_runs_in_a_deleted_sandbox_ends_and_a_shared_project_stays() {
     let mut client = daemon.client();
     let body = json!({"command": command}).to_string();
     client.send("POST", &format!("/v1/sandboxes/{one}/shell/exec"), Some(&body), &[]).unwrap();
-    wait_for_marked(&word);
+    daemon.wait_for_program("sleep");
     assert_eq!(daemon.request("DELETE", &format!("/v1/sandboxes/{one}"), None).status, 204);
     assert_eq!(super::marked(&word), Vec::<i32>::new(), "ended before the answer");
     assert_eq!(client.receive().unwrap().exec_status(), "cancelled");

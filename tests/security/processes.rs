@@ -70,7 +70,7 @@ fn two_sandboxes_do_not_see_each_other() {
             .unwrap();
         client
     };
-    wait_for("the first sandbox runs", Duration::from_secs(10), || (!daemon.init_pids().is_empty()).then_some(()));
+    daemon.wait_for_program("sleep");
     let answer =
         daemon.shell(DEFAULT, "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c 30.12[5]; ls -d /proc/[0-9]* | wc -l");
     let mut lines = answer.stdout().lines();
