@@ -2,8 +2,9 @@
 //!
 //! Each stage takes what only the stage before can make: no exec without a [`Permit`], no run without a place, no program
 //! without the record of its begin. A refusal is an answer, and recorded like one. Begin is on its way to the disk while
-//! the sandbox is put up; the program's start waits for both, and the answer for the end. The run itself is a task of its own, so a caller that hangs up cancels it but can't
-//! leave it half-ended.
+//! the sandbox is put up; the program's start waits for both, and the answer for the end. The run itself is a task of its
+//! own, so a caller that hangs up cancels it but can't leave it half-ended; one that lives in the background is not even
+//! cancelled (`pipeline/live.rs`).
 #![forbid(unsafe_code)]
 
 mod admission;
@@ -11,22 +12,26 @@ mod consent;
 mod execs;
 mod files;
 mod grants;
+mod kept;
+mod live;
 mod outgoing;
 mod recording;
 mod sandboxes;
 
+pub use admission::CancelOnDrop;
 pub use consent::{ConfirmationView, Edit};
 pub use execs::{Left, RetentionSettings};
 pub use files::{FileWish, Piece, UploadWish};
 pub use grants::{GrantView, GrantWish};
+pub use live::{Followed, Launched};
 pub use outgoing::{Choice, Outgoing};
 pub use recording::{Call, outputs_digest};
 pub use sandboxes::{CapabilityView, SandboxSettings, SandboxView, SandboxWish};
 
 use crate::evidence::{Begin, EvidenceError, EvidenceId, Journal};
-use crate::executor::{Executor, ProfileState, RunError, StopCause, Under};
+use crate::executor::{Event, Executor, Live, ProfileState, RunError, StopCause, Under};
 use crate::ledger::{Ledger, LedgerError, Reservation};
-use crate::model::{ExecId, ExecRequest, Kind, Lacking, Outcome, Principal, SandboxId, SeccompReport};
+use crate::model::{ExecId, ExecRequest, Kind, Lacking, Mode, Outcome, Principal, SandboxId, SeccompReport};
 use crate::observe;
 use crate::policy::explain::{Verdict, explain};
 use crate::policy::grant::Grant;
@@ -34,14 +39,17 @@ use crate::policy::risk::{Risk, assess};
 use crate::policy::{Approval, Facts, Permit, Refusal, Stage, judge_in_stages};
 use crate::profile::Profiles;
 use crate::workspace::Store;
-use admission::{Admission, CancelOnDrop, Listed};
+use admission::{Admission, Listed, Turn};
 use consent::Confirmations;
+use execs::Noted;
+use kept::KeptLogs;
 use sandboxes::Turns;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::{JoinError, JoinHandle};
 
 /// How often an exec is judged again when the profiles change under it; each time takes a whole reload.
 const JUDGEMENTS_MAX: usize = 3;
@@ -130,6 +138,7 @@ struct Shared {
     store: Arc<Store>,
     turns: Turns,
     transfers: Semaphore,
+    kept: KeptLogs,
     settings: Settings,
 }
 
@@ -171,10 +180,20 @@ impl Pipeline {
     ) -> Self {
         let admission = Arc::new(Admission::new(settings.places, settings.queue_max));
         let (confirmations, turns) = (Confirmations::default(), Turns::default());
-        let transfers = Semaphore::new(files::TRANSFERS_MAX);
-        let shared =
-            Shared { source, executor, ledger, journal, admission, confirmations, store, turns, transfers, settings };
-        Self(Arc::new(shared))
+        let (transfers, kept) = (Semaphore::new(files::TRANSFERS_MAX), KeptLogs::default());
+        Self(Arc::new(Shared {
+            source,
+            executor,
+            ledger,
+            journal,
+            admission,
+            confirmations,
+            store,
+            turns,
+            transfers,
+            kept,
+            settings,
+        }))
     }
 
     /// One exec from request to outcome.
@@ -189,6 +208,13 @@ impl Pipeline {
         request: &ExecRequest,
         sandbox: Option<&SandboxId>,
     ) -> Result<Finished, Failure> {
+        let started = self.start(call, request, sandbox).await?;
+        let _cancel_with_caller = CancelOnDrop(started.live.clone());
+        ended(started.task.await)
+    }
+
+    /// Judges, lists and lets in; what comes of it is the task's, which nobody's hang-up ends.
+    async fn start(&self, call: &Call, request: &ExecRequest, sandbox: Option<&SandboxId>) -> Result<Started, Failure> {
         let asked = Begin { sandbox_id: sandbox.map(ToString::to_string), ..call.asks_exec(request) };
         self.told(&asked, execs::check_reference(request).map_err(Failure::from)).await?;
         let judged = match self.judge(call.clone(), request.clone(), None).await {
@@ -198,17 +224,20 @@ impl Pipeline {
             judged => judged,
         };
         let judged = self.told(&asked, judged).await?;
-        let listed = self.0.admission.list(&judged.permit, sandbox).map_err(Failure::from);
+        let spill = (request.mode != Mode::Wait).then(|| self.0.store.clone());
+        let live = Arc::new(Live::new(spill));
+        let listed = self.0.admission.list(&judged.permit, sandbox, live.clone()).map_err(Failure::from);
         let listed = self.told(&asked, listed).await?;
         // Listed first: whoever ends the sandbox meanwhile finds this exec.
         let used = self.use_sandbox(&call.principal, sandbox).await;
         self.told(&asked, used).await?;
-        let _cancel_with_caller = CancelOnDrop(listed.stop.clone());
-        let task = tokio::spawn(self.clone().carry_out(listed, judged, asked));
-        task.await.unwrap_or_else(|panic| {
-            tracing::error!(%panic, "the task of an exec panicked");
-            Err(Failure::Internal)
-        })
+        let turn = self.told(&asked, self.0.admission.enter().map_err(Failure::from)).await?;
+        live.log.event(Event::Queued);
+        let (exec, queued) = (listed.exec.clone(), matches!(turn, Turn::Waiting(_)));
+        // Before its caller has the id, so that it is found by it.
+        let waiting = (queued && request.mode != Mode::Wait).then(|| self.note(&listed, &judged, None));
+        let task = tokio::spawn(self.clone().see_through(listed, judged, asked, (turn, waiting)));
+        Ok(Started { exec, live, queued, task })
     }
 
     /// What would be said to an exec, without running it: by the same judgement.
@@ -237,18 +266,49 @@ impl Pipeline {
         Ok(Judged { call, risk: Arc::new(risk), request, grant, approval: approval.cloned(), in_force, permit })
     }
 
-    async fn carry_out(self, listed: Listed, mut judged: Judged, asked: Begin) -> Result<Finished, Failure> {
+    /// The whole life of a listed exec. Its log says what came of it when everything else is done.
+    async fn see_through(
+        self,
+        listed: Listed,
+        judged: Judged,
+        asked: Begin,
+        turn: (Turn, Option<Noted>),
+    ) -> Result<Finished, Failure> {
+        let (exec, live, owner) = (listed.exec.clone(), listed.live.clone(), judged.permit.owner().clone());
+        let mode = judged.permit.mode();
+        let closing = live::CloseOnDrop(live.clone());
+        let done = self.carry_out(&listed, judged, asked, turn).await;
+        if mode != Mode::Wait {
+            live.log.settle().await;
+            self.0.kept.keep(owner, exec, live.clone());
+        }
+        drop(listed); // whoever reads of the end finds it off the list
+        live.log.event(Event::Exit(Box::new(live::exit_of(&done))));
+        drop(closing);
+        done
+    }
+
+    async fn carry_out(
+        &self,
+        listed: &Listed,
+        mut judged: Judged,
+        asked: Begin,
+        (turn, mut waiting): (Turn, Option<Noted>),
+    ) -> Result<Finished, Failure> {
         let begun = Instant::now();
         let place = tokio::select! {
-            place = self.0.admission.place() => place.map_err(Failure::from),
-            () = listed.stop.stopped() => Err(Refusal::NoSuchExec.into()),
+            place = turn.place() => place.map_err(Failure::from),
+            () = listed.live.stop.stopped() => Err(Refusal::NoSuchExec.into()),
         };
+        if let (Err(_), Some(waiting)) = (&place, &mut waiting) {
+            waiting.cancelled();
+        }
         let mut place = Some(self.told(&asked, place).await?);
-        let mut noted = self.note_start(&listed, &judged);
+        let mut noted = self.note_start(listed, &judged, waiting);
         for _ in 0..JUDGEMENTS_MAX {
             let reservation = self.reserve(&judged.permit).await;
             let reservation = self.told(&asked, reservation).await?;
-            match self.run(&listed, &judged, reservation, &mut place).await {
+            match self.run(listed, &judged, reservation, &mut place).await {
                 // The profiles changed between judgement and run: what is judged and what is enforced must be one.
                 Err(Failure::Run(RunError::Overtaken)) => {
                     // With another policy an approval has another digest, and is none.
@@ -260,7 +320,8 @@ impl Pipeline {
                     return Err(failure);
                 }
                 Ok(mut finished) => {
-                    finished.left = self.keep(&listed, &judged, &noted, &finished.outcome).await;
+                    live::tell_limits(&listed.live.log, &finished.outcome);
+                    finished.left = self.keep(listed, &judged, &noted, &finished.outcome).await;
                     noted.ended(&finished);
                     let (profile, ending) = (&finished.profile, finished.outcome.ending);
                     let request = &judged.call.request_id;
@@ -291,12 +352,12 @@ impl Pipeline {
         let under = Under { set: in_force.set, filter };
         self.0.admission.started.fetch_add(1, Ordering::Relaxed);
         let begin = self.0.journal.begin(recording::begins(&judged.call, judged, listed));
-        let running = self.0.executor.run(&listed.exec, &permit, &under, &listed.stop, begin);
+        let running = self.0.executor.run(&listed.exec, &permit, &under, &listed.live, begin);
         tokio::pin!(running);
         let ran = tokio::select! {
             ran = &mut running => ran,
             reason = self.grant_ended(grant.as_ref()) => {
-                listed.stop.stop(StopCause::Revoked(reason));
+                listed.live.stop.stop(StopCause::Revoked(reason));
                 running.await
             }
         };
@@ -316,7 +377,7 @@ impl Pipeline {
             drop(place.take()); // the next program need not wait for this one's record
         }
         let end = match &ran {
-            Ok(outcome) => recording::ends(outcome, metered, listed.stop.cause()),
+            Ok(outcome) => recording::ends(outcome, metered, &listed.live),
             Err(failure) => recording::fails(failure),
         };
         let waited = Instant::now();
@@ -376,6 +437,23 @@ impl Pipeline {
     pub async fn in_force(&self) -> Arc<InForce> {
         self.0.source.current().await
     }
+}
+
+/// An exec that was let in.
+struct Started {
+    exec: ExecId,
+    live: Arc<Live>,
+    /// Whether it had to wait for a place.
+    queued: bool,
+    task: JoinHandle<Result<Finished, Failure>>,
+}
+
+/// What a task came to; one that panicked is a bug of ours.
+fn ended(task: Result<Result<Finished, Failure>, JoinError>) -> Result<Finished, Failure> {
+    task.unwrap_or_else(|panic| {
+        tracing::error!(%panic, "the task of an exec panicked");
+        Err(Failure::Internal)
+    })
 }
 
 fn facts<'a>(

@@ -10,7 +10,7 @@ use sandboxd::api::wire::{
 };
 use sandboxd::model::{
     Budget, CgroupMode, CgroupReport, Ending, Enforcement, ExecRequest, ExecSpec, Hold, Input, Kind, LandlockReport,
-    LimitHit, Meter, Mode, PolicyOverrides, Role, SeccompReport, Timestamp, Usage,
+    LimitHit, Meter, Mode, PolicyOverrides, Role, SeccompReport, Timestamp, Tty, Usage,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -65,6 +65,8 @@ fn request() -> impl Strategy<Value = ExecRequest> {
                 timeout_ms,
                 stdin,
                 stdin_base64,
+                stdin_open: None,
+                tty: (mode != Mode::Wait).then_some(Tty { cols: 80, rows: 24 }),
                 exec,
                 inputs,
                 policy_overrides,

@@ -257,6 +257,25 @@ impl From<Refusal> for ApiError {
             Refusal::NoSuchExec => {
                 Self::new(StatusCode::NOT_FOUND, code, class, "there is no such running exec of yours")
             }
+            Refusal::ExecEnded => {
+                Self::new(StatusCode::CONFLICT, code, class, "the exec has ended; nothing reaches it any more")
+            }
+            Refusal::NotStarted => {
+                let message = "the exec waits for a place and has not started; try again when its events say so";
+                Self::new(StatusCode::CONFLICT, code, class, message).retryable()
+            }
+            Refusal::StdinClosed => {
+                let message = "the program takes no more input: it was closed, or started without stdin_open";
+                Self::new(StatusCode::CONFLICT, code, class, message)
+            }
+            Refusal::StdinTooMuch { left } => {
+                let message = format!("the program may be given {left} bytes more, by its profile, request or grant");
+                Self::new(StatusCode::FORBIDDEN, code, class, message).details(json!({"left": left}))
+            }
+            Refusal::OutputGone => {
+                let message = "what it wrote is not kept any more: without a project it stays for a while only";
+                Self::new(StatusCode::GONE, code, class, message)
+            }
             Refusal::NoSuchDirectory { field } => {
                 let message = format!("{field} is not a directory of the work area; make it first or leave it out");
                 Self::invalid_path(&field, "not_found", message)

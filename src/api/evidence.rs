@@ -267,7 +267,7 @@ fn event(record: &Record) -> Bytes {
     format!("id: {}\nevent: record\ndata: {}\n\n", record.seq, record.to_json()).into()
 }
 
-fn streamed(body: mpsc::Receiver<io::Result<Bytes>>, kind: &'static str) -> Response {
+pub(super) fn streamed(body: mpsc::Receiver<io::Result<Bytes>>, kind: &'static str) -> Response {
     ([(header::CONTENT_TYPE, kind), (header::CACHE_CONTROL, "no-store")], Body::new(Streamed(body))).into_response()
 }
 

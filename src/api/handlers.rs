@@ -3,17 +3,17 @@
 use super::access::{Access, Peer};
 use super::doctor::Doctor;
 use super::error::ApiError;
-use super::wire::{ExecAnswer, ExplainAnswer, HealthAnswer, PoolAnswer, ProfileAnswer, ProfilesAnswer};
-use super::{confirmations, evidence, execs, files, grants, idempotency, sandboxes, tokens};
+use super::wire::{ExplainAnswer, HealthAnswer, PoolAnswer, ProfileAnswer, ProfilesAnswer};
+use super::{confirmations, evidence, execs, files, grants, idempotency, live, sandboxes, tokens};
 use crate::evidence::Journal;
 use crate::executor::{ProfileState, Warden};
 use crate::ledger::Ledger;
-use crate::model::{ExecId, ExecRequest, Object, Principal, Rootfs};
+use crate::model::{ExecId, ExecRequest, Mode, Object, Principal, Rootfs};
 use crate::observe::{self, Metrics};
 use crate::pipeline::{Call, InForce, Pipeline};
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, FromRequest, Path, Request, State as AxumState};
-use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
@@ -68,6 +68,10 @@ pub fn router(state: State) -> Router {
         // What stands above takes an Idempotency-Key.
         .route_layer(once)
         .route("/v1/execs/{id}", get(execs::show).delete(cancel_exec))
+        .route("/v1/execs/{id}/output", get(live::output))
+        .route("/v1/execs/{id}/events", get(live::events))
+        .route("/v1/execs/{id}/stdin", post(live::stdin))
+        .route("/v1/execs/{id}/signal", post(live::signal))
         .route("/v1/execs/{id}/artifacts", get(execs::artifacts))
         .route("/v1/execs/{id}/artifacts/{*path}", get(execs::artifact_file))
         .route("/v1/sandboxes/{id}", get(sandboxes::show).delete(sandboxes::remove))
@@ -214,10 +218,20 @@ async fn run_exec(
     AxumState(state): AxumState<State>,
     Extension(call): Extension<Call>,
     Extension(RequestId(id)): Extension<RequestId>,
+    headers: HeaderMap,
     Body(request): Body<ExecRequest>,
-) -> Result<Json<ExecAnswer>, ApiError> {
-    match state.pipeline.exec(&call, &request).await {
-        Ok(finished) => Ok(Json(execs::answer_of(finished))),
+) -> Result<Response, ApiError> {
+    idempotency::not_for_streams(request.mode, &headers).map_err(|error| error.of_request(&id))?;
+    let done = match request.mode {
+        Mode::Wait => {
+            state.pipeline.exec(&call, &request).await.map(|ended| Json(execs::answer_of(ended)).into_response())
+        }
+        Mode::Background | Mode::Stream => {
+            state.pipeline.launch(&call, &request).await.map(|launched| live::launched(launched, &headers))
+        }
+    };
+    match done {
+        Ok(response) => Ok(response),
         Err(failure) => {
             let error = ApiError::from(failure).of_request(&id);
             tracing::info!(request = %id, ?error, "exec refused or failed");

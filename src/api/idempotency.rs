@@ -7,11 +7,11 @@ use super::access::now_ms;
 use super::error::ApiError;
 use super::handlers::{BODY_MAX, RequestId, State};
 use crate::ledger::{Claimed, IdempotencyKey};
-use crate::model::Principal;
+use crate::model::{Mode, Principal};
 use axum::Extension;
 use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State as AxumState};
-use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use sha2::{Digest, Sha256};
@@ -76,6 +76,13 @@ pub(super) async fn once(
         tracing::error!(%panic, "a request with an idempotency key panicked");
         StatusCode::INTERNAL_SERVER_ERROR.into_response()
     })
+}
+
+/// A stream can't be kept and given again, so a key on one would be a lie.
+pub(super) fn not_for_streams(mode: Mode, headers: &HeaderMap) -> Result<(), ApiError> {
+    let both = mode == Mode::Stream && headers.contains_key(KEY);
+    let problem = "goes with mode wait or background: events can't be given a second time from here; use their seq";
+    if both { Err(ApiError::field("idempotency-key", problem)) } else { Ok(()) }
 }
 
 fn replay(status: u16, body: Vec<u8>) -> Response {

@@ -15,6 +15,7 @@ mod files;
 mod grants;
 mod handlers;
 mod idempotency;
+mod live;
 mod sandboxes;
 mod server;
 mod tokens;

@@ -4,14 +4,16 @@ use super::error::ApiError;
 use super::execs::answer_of;
 use super::handlers::{Body, RequestId, State};
 use super::wire::{
-    CapabilitiesAnswer, CapabilityAnswer, ExecAnswer, KeepaliveRequest, NewSandboxRequest, SandboxAnswer,
-    SandboxExecRequest, SandboxesAnswer,
+    CapabilitiesAnswer, CapabilityAnswer, KeepaliveRequest, NewSandboxRequest, SandboxAnswer, SandboxExecRequest,
+    SandboxesAnswer,
 };
 use super::words::Words;
+use super::{idempotency, live};
 use crate::model::{DEFAULT_PROFILE, ExecRequest, ExecSpec, Kind, Mode, Principal, SandboxId, Timestamp};
 use crate::pipeline::{Call, Failure, SandboxView, SandboxWish};
 use axum::extract::{Path, State as AxumState};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use std::collections::BTreeMap;
 
@@ -123,9 +125,10 @@ pub(super) async fn python(
     call: Extension<Call>,
     id: Extension<RequestId>,
     sandbox: Path<String>,
+    headers: HeaderMap,
     body: Body<SandboxExecRequest>,
-) -> Result<Json<ExecAnswer>, ApiError> {
-    run(Kind::Python, state, call, id, sandbox, body).await
+) -> Result<Response, ApiError> {
+    run(Kind::Python, state, (call, id), sandbox, headers, body).await
 }
 
 pub(super) async fn shell(
@@ -133,9 +136,10 @@ pub(super) async fn shell(
     call: Extension<Call>,
     id: Extension<RequestId>,
     sandbox: Path<String>,
+    headers: HeaderMap,
     body: Body<SandboxExecRequest>,
-) -> Result<Json<ExecAnswer>, ApiError> {
-    run(Kind::Shell, state, call, id, sandbox, body).await
+) -> Result<Response, ApiError> {
+    run(Kind::Shell, state, (call, id), sandbox, headers, body).await
 }
 
 pub(super) async fn process(
@@ -143,22 +147,35 @@ pub(super) async fn process(
     call: Extension<Call>,
     id: Extension<RequestId>,
     sandbox: Path<String>,
+    headers: HeaderMap,
     body: Body<SandboxExecRequest>,
-) -> Result<Json<ExecAnswer>, ApiError> {
-    run(Kind::Process, state, call, id, sandbox, body).await
+) -> Result<Response, ApiError> {
+    run(Kind::Process, state, (call, id), sandbox, headers, body).await
 }
 
 async fn run(
     kind: Kind,
     AxumState(state): AxumState<State>,
-    Extension(call): Extension<Call>,
-    Extension(RequestId(id)): Extension<RequestId>,
+    (Extension(call), Extension(RequestId(id))): (Extension<Call>, Extension<RequestId>),
     Path(sandbox): Path<String>,
+    headers: HeaderMap,
     Body(request): Body<SandboxExecRequest>,
-) -> Result<Json<ExecAnswer>, ApiError> {
-    let request = request_of(kind, request).map_err(|error| error.of_request(&id))?;
-    match state.pipeline.exec_in(&call, &SandboxId::from(sandbox), request).await {
-        Ok(finished) => Ok(Json(answer_of(finished))),
+) -> Result<Response, ApiError> {
+    let (request, sandbox) = (request_of(kind, request), SandboxId::from(sandbox));
+    let request = request.map_err(|error| error.of_request(&id))?;
+    idempotency::not_for_streams(request.mode, &headers).map_err(|error| error.of_request(&id))?;
+    let pipeline = &state.pipeline;
+    let done = match request.mode {
+        Mode::Wait => {
+            pipeline.exec_in(&call, &sandbox, request).await.map(|ended| Json(answer_of(ended)).into_response())
+        }
+        Mode::Background | Mode::Stream => {
+            let launched = pipeline.launch_in(&call, &sandbox, request).await;
+            launched.map(|launched| live::launched(launched, &headers))
+        }
+    };
+    match done {
+        Ok(response) => Ok(response),
         Err(failure) => {
             let error = ApiError::from(failure).in_words_of(&words_of(kind)).of_request(&id);
             tracing::info!(request = %id, ?error, "exec refused or failed");
@@ -220,10 +237,12 @@ fn request_of(kind: Kind, request: SandboxExecRequest) -> Result<ExecRequest, Ap
         task_ref: request.task_ref,
         grant_id: request.grant_id,
         call_id: request.call_id,
-        mode: Mode::Wait,
+        mode: request.mode,
         timeout_ms: request.timeout_ms,
         stdin: request.stdin,
         stdin_base64: request.stdin_base64,
+        stdin_open: request.stdin_open,
+        tty: request.tty,
         exec: ExecSpec { kind, command, args, code, cwd: request.cwd, env: request.env },
         inputs: request.inputs,
         policy_overrides: request.policy_overrides.unwrap_or_default(),

@@ -1,9 +1,11 @@
 //! What goes over the wire beside the request: answers, errors, health. `sandboxctl` sees only this and `model`.
 
 mod files;
+mod live;
 mod sandboxes;
 
 pub use files::*;
+pub use live::*;
 pub use sandboxes::*;
 
 use crate::model::{

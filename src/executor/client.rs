@@ -2,6 +2,7 @@
 
 use crate::isolation::warden::protocol::{Cause, Counted, PoolGauges, Refused, Reply, Request, Run, RunNumber};
 use crate::isolation::warden::{Ready, wire};
+use crate::model::ProgramSignal;
 use nix::errno::Errno;
 use std::collections::HashMap;
 use std::io;
@@ -52,6 +53,31 @@ pub(super) struct Accept {
     pub kill: KillOnDrop,
 }
 
+/// A way to send signals to a run. One that has ended does not hear them: numbers are never used again.
+#[derive(Clone)]
+pub(super) struct RunHandle {
+    shared: Arc<Shared>,
+    number: RunNumber,
+}
+
+impl std::fmt::Debug for RunHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("RunHandle").field(&self.number).finish()
+    }
+}
+
+impl RunHandle {
+    /// Has the warden send a signal to the process group of the program.
+    pub(super) fn signal(&self, signal: ProgramSignal) {
+        let sent = wire::send(self.shared.socket.as_fd(), &Request::Signal(self.number, signal).encode(), &[]);
+        if let Err(errno) = sent
+            && errno != Errno::EPIPE
+        {
+            tracing::error!(%errno, "could not ask the warden to send a signal");
+        }
+    }
+}
+
 /// Ends a run when it is dropped. Killing one that has ended is harmless: numbers are never used again.
 pub(super) struct KillOnDrop {
     shared: Arc<Shared>,
@@ -59,6 +85,11 @@ pub(super) struct KillOnDrop {
 }
 
 impl KillOnDrop {
+    /// The way to the same run for signals.
+    pub(super) fn handle(&self) -> RunHandle {
+        RunHandle { shared: self.shared.clone(), number: self.number }
+    }
+
     /// Ends the run now.
     pub(super) fn kill(&self) {
         // A message of ten bytes into a socket that the warden empties all the time; if the warden is gone, so is the run.

@@ -2,12 +2,15 @@
 //!
 //! ```text
 //! Permit ─▶ lay files ─▶ warden.run ─▶ Go ─▶ pumps (stdin, stdout, stderr) ─▶ Exit, Ended ─▶ Outcome
+//!                                            └─▶ log ─▶ whoever reads, each at its own pace
 //! ```
 //!
 //! The front never touches the sandbox itself: it holds pipes and a status socket, and the warden does the rest.
 #![forbid(unsafe_code)]
 
 mod client;
+mod live;
+mod log;
 mod outcome;
 mod process;
 mod pump;
@@ -16,5 +19,7 @@ mod stop;
 pub use crate::isolation::warden::ProfileState;
 pub use crate::isolation::warden::protocol::PoolGauges;
 pub use client::{Warden, WardenGone};
+pub use live::{Live, Sent, Unreached};
+pub use log::{Beyond, Event, Exit, Log, Part, Piece, Wanted, What};
 pub use process::{Executor, HostReport, RunError, Under};
 pub use stop::{Stop, StopCause};

@@ -1,7 +1,9 @@
 //! The process domain: one program in one sandbox.
 
 use super::client::{Accept, Warden, WardenGone};
-use super::stop::{ByteBudget, Stop};
+use super::live::Live;
+use super::log::Event;
+use super::stop::ByteBudget;
 use super::{outcome, pump};
 use crate::evidence::{EvidenceError, OpenRecord};
 use crate::isolation::fault::{Fault, Step};
@@ -9,7 +11,9 @@ use crate::isolation::landlock;
 use crate::isolation::probe::Kernel;
 use crate::isolation::warden::protocol::{Cause, Counted, GO, Refused, Run, STATUS_LEN, Status, Workspace};
 use crate::isolation::warden::words::{Words, WordsError};
-use crate::model::{CgroupMode, CgroupReport, Enforcement, ExecId, Hold, Layer, Limit, Outcome, SeccompReport, Usage};
+use crate::model::{
+    CgroupMode, CgroupReport, Channel, Enforcement, ExecId, Hold, Layer, Limit, Mode, Outcome, SeccompReport, Usage,
+};
 use crate::observe;
 use crate::policy::Permit;
 use crate::workspace::{Laid, Store, WorkspaceError};
@@ -103,14 +107,14 @@ impl Executor {
     }
 
     /// Runs one program to its end. The sandbox is prepared while `begin` is on its way to the disk, and no program
-    /// starts without the record that it gives. `stop` ends the program early and keeps what it wrote; dropping the
+    /// starts without the record that it gives. `live.stop` ends the program early and keeps what it wrote; dropping the
     /// future ends it too.
     pub async fn run(
         &self,
         exec: &ExecId,
         permit: &Permit,
         under: &Under,
-        stop: &Stop,
+        live: &Live,
         begin: impl Future<Output = Result<OpenRecord, EvidenceError>>,
     ) -> Result<(OpenRecord, Result<Outcome, RunError>), EvidenceError> {
         let (record, prepared) = tokio::join!(async { (begin.await, Instant::now()) }, async {
@@ -120,7 +124,7 @@ impl Executor {
         observe::evidence_waited("begin", begun.saturating_duration_since(ready)); // what the sandbox did not hide
         let record = record?; // what was prepared is killed with this return
         let outcome = match prepared {
-            Ok(prepared) => self.go(prepared, &record, permit, under, stop).await,
+            Ok(prepared) => self.go(prepared, &record, permit, under, live).await,
             Err(error) => Err(error),
         };
         Ok((record, outcome))
@@ -139,7 +143,8 @@ impl Executor {
 
         let (stdout, stdout_inside) = pump::output_pipe().map_err(RunError::Pipes)?;
         let (stderr, stderr_inside) = pump::output_pipe().map_err(RunError::Pipes)?;
-        let (stdin, stdin_inside) = pump::input_pipe(permit.stdin()).map_err(RunError::Pipes)?;
+        let (stdin, stdin_inside) =
+            pump::input_pipe(permit.stdin_open() || !permit.stdin().is_empty()).map_err(RunError::Pipes)?;
         let run = Run {
             number: self.warden.number(),
             profile: permit.profile_index(),
@@ -147,6 +152,7 @@ impl Executor {
             exec: exec.clone(),
             limits: *permit.limits(),
             workspace,
+            signals: permit.mode() != Mode::Wait,
             words,
         };
         let accepted = self.warden.run(run, vec![stdin_inside, stdout_inside, stderr_inside]).await?;
@@ -164,18 +170,23 @@ impl Executor {
         _record: &OpenRecord,
         permit: &Permit,
         under: &Under,
-        stop: &Stop,
+        live: &Live,
     ) -> Result<Outcome, RunError> {
         let Prepared { accept: Accept { status, mut ended, kill }, laid, stdin, stdout, stderr } = prepared;
         let status = StatusSocket::new(status).map_err(RunError::Pipes)?;
+        let (limits, stop, log) = (permit.limits(), &live.stop, &live.log);
+        log.bound([Limit::StdoutBytes, Limit::StderrBytes].map(|limit| limits.get(limit)));
+        // A second run of the same exec does not get here: the first ends it.
+        let _ = live.control.set(kill.handle());
+        log.event(Event::Started);
         status.go();
         let started = Instant::now();
-        let limits = permit.limits();
         let written = ByteBudget::new(permit.metered().bytes_out, stop);
-        let (bytes_in, stdout, stderr, last_word, ended) = tokio::join!(
-            pump::feed(stdin, permit.stdin()),
-            pump::drain(stdout, limits.get(Limit::StdoutBytes), &written),
-            pump::drain(stderr, limits.get(Limit::StderrBytes), &written),
+        let more = permit.stdin_open().then(|| permit.stdin_most());
+        let ((), (), (), last_word, ended) = tokio::join!(
+            live.input.begin(stdin, permit.stdin(), more),
+            pump::drain(stdout, Channel::Stdout, log, &written),
+            pump::drain(stderr, Channel::Stderr, log, &written),
             async { (status.last_word().await, started.elapsed()) },
             async {
                 tokio::select! {
@@ -187,6 +198,9 @@ impl Executor {
                 }
             },
         );
+        let _ = live.input.close().await; // nobody reads it any more
+        let [stdout, stderr] = log.outputs().await;
+        let bytes_in = live.input.taken();
         let (last_word, wall) = last_word;
         let (cause, counted) = ended.map_err(|_| WardenGone)?;
         drop(kill);

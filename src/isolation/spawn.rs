@@ -8,6 +8,7 @@ use super::plan::SandboxPlan;
 use super::sys::{self, Forked, SingleThreaded};
 use super::warden::protocol::MESSAGE_MAX;
 use super::warden::wire;
+use crate::model::ProgramSignal;
 use nix::errno::Errno;
 use nix::fcntl::AT_FDCWD;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -34,6 +35,8 @@ pub struct Sandbox {
     orders: OwnedFd,
     /// Its mount namespace: while we hold it, init's death does not wait for everything to be unmounted.
     mounts: Option<OwnedFd>,
+    /// The program's own, once it was asked for.
+    program: Option<OwnedFd>,
     reaped: bool,
 }
 
@@ -73,7 +76,7 @@ pub fn spawn(
     };
     // None if it has died already; then there is nothing to hold.
     let mounts = ranges.mount_namespace(child);
-    let sandbox = Sandbox { pidfd, orders, mounts, reaped: false };
+    let sandbox = Sandbox { pidfd, orders, mounts, program: None, reaped: false };
     unless_dead(ranges.parent_write_id_maps(child, range))?;
     unless_dead(wire::send(sandbox.orders.as_fd(), MAPS_WRITTEN, &[]))?;
     Ok((sandbox, status))
@@ -106,6 +109,24 @@ impl Sandbox {
         match poll(&mut ends, PollTimeout::ZERO)? {
             0 => wire::send(self.orders.as_fd(), order, fds),
             _ => Err(Errno::ESRCH),
+        }
+    }
+
+    /// Sends a signal to the process group of its program, if that has handed us its pidfd. One that has not started, or
+    /// is dead, does not hear it.
+    pub fn signal_program(&mut self, signal: ProgramSignal) -> Result<(), Errno> {
+        if self.program.is_none() {
+            let mut offered = [PollFd::new(self.orders.as_fd(), PollFlags::POLLIN)];
+            poll(&mut offered, PollTimeout::ZERO)?;
+            if !offered[0].revents().is_some_and(|events| events.contains(PollFlags::POLLIN)) {
+                return Err(Errno::ESRCH);
+            }
+            let (_, mut fds) = wire::receive(self.orders.as_fd(), &mut [0; 1])?;
+            self.program = fds.pop();
+        }
+        match &self.program {
+            Some(program) => sys::signal_group(program.as_fd(), signal.number().into()),
+            None => Err(Errno::ESRCH),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Execs: what ran, for whom, under which policy, and how it ended. No output, no code and no values of variables.
 //!
-//! A row is written when an exec starts and once more when it ends. [`Ledger::post_started`] and [`Ledger::post_ended`]
+//! A row is written when an exec starts (or waits, and then again when it starts) and once more when it ends. [`Ledger::post_started`] and [`Ledger::post_ended`]
 //! do not wait: one writer keeps their order, and the record that must be durable before the first instruction is the
 //! evidence, not this. A row found open at start belongs to a dead daemon: [`Ledger::close_open_execs`].
 
@@ -320,12 +320,15 @@ fn cut_list(words: Vec<String>) -> Vec<String> {
 fn insert(connection: &Connection, exec: &ExecStarted) -> Result<(), LedgerError> {
     let list = |words: &Vec<String>| serde_json::to_string(words).map_err(LedgerError::Names);
     let status = if exec.started_at_ms.is_some() { ExecStatus::Running } else { ExecStatus::Queued };
-    connection
+    let changed = connection
         .prepare_cached(
             "INSERT INTO execs (exec_id, tenant, subject, sandbox_id, project_id, task_ref, skill_id, grant_id, profile,
                  kind, command, args, cwd, env_keys, policy, status, queued_at_ms, started_at_ms, artifacts_path,
                  evidence_begin)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20)",
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20)
+             ON CONFLICT (exec_id) DO UPDATE SET status = excluded.status, started_at_ms = excluded.started_at_ms,
+                 policy = excluded.policy
+             WHERE started_at_ms IS NULL AND ended_at_ms IS NULL",
         )?
         .execute(params![
             exec.exec_id.as_str(),
@@ -349,7 +352,8 @@ fn insert(connection: &Connection, exec: &ExecStarted) -> Result<(), LedgerError
             exec.artifacts_path,
             exec.evidence_begin,
         ])?;
-    Ok(())
+    // One that runs already is not started again.
+    if changed == 0 { Err(rusqlite::Error::StatementChangedRows(0).into()) } else { Ok(()) }
 }
 
 fn end(connection: &Connection, ended: ExecEnded) -> Result<(), LedgerError> {

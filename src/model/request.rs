@@ -1,5 +1,6 @@
 //! What a caller asks for, as it comes over the wire. Unknown keys are refused.
 
+use super::live::Tty;
 use super::object::{object, objects};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -41,6 +42,13 @@ pub struct ExecRequest {
     /// Standard input as bytes.
     #[serde(default)]
     pub stdin_base64: Option<String>,
+    /// Whether standard input stays open for `POST /v1/execs/{id}/stdin` after what is given here. Left out: in the
+    /// background if nothing is given, else not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stdin_open: Option<bool>,
+    /// The terminal that the program gets in place of pipes; not where the caller waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tty: Option<Tty>,
     /// The program.
     #[serde(deserialize_with = "object")]
     pub exec: ExecSpec,

@@ -1,6 +1,6 @@
 //! Who is in: places to run in, the bounded queue before them, and the list of live execs.
 
-use crate::executor::{Stop, StopCause};
+use crate::executor::{Live, StopCause};
 use crate::model::{ExecId, Owner, Principal, SandboxId};
 use crate::policy::{Permit, Refusal};
 use std::collections::{BTreeSet, HashMap};
@@ -12,11 +12,30 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 const RETRY_AFTER_MS: u64 = 250;
 
 /// One exec that is queued or running.
-struct Live {
+struct Entry {
     owner: Owner,
     profile: String,
     sandbox: Option<SandboxId>,
-    stop: Arc<Stop>,
+    live: Arc<Live>,
+}
+
+/// A way in: a place at once, or a number in the queue.
+pub(super) enum Turn {
+    /// It may run.
+    Here(OwnedSemaphorePermit),
+    /// It has to wait.
+    Waiting(Leave),
+}
+
+impl Turn {
+    /// A place to run in.
+    pub(super) async fn place(self) -> Result<OwnedSemaphorePermit, Refusal> {
+        match self {
+            Self::Here(place) => Ok(place),
+            // Closed when the daemon drains: whoever still waits is told so.
+            Self::Waiting(queue) => queue.0.places.clone().acquire_owned().await.map_err(|_| Refusal::Draining),
+        }
+    }
 }
 
 /// Places, queue and list.
@@ -28,7 +47,7 @@ pub(super) struct Admission {
     draining: AtomicBool,
     /// Sandboxes that were asked for since the start.
     pub(super) started: AtomicU64,
-    live: Mutex<HashMap<ExecId, Live>>,
+    live: Mutex<HashMap<ExecId, Entry>>,
     left: Notify,
 }
 
@@ -38,7 +57,7 @@ pub(super) struct Listed {
     pub(super) exec: ExecId,
     pub(super) sandbox: Option<SandboxId>,
     pub(super) at_ms: u64,
-    pub(super) stop: Arc<Stop>,
+    pub(super) live: Arc<Live>,
 }
 
 impl Drop for Listed {
@@ -49,11 +68,12 @@ impl Drop for Listed {
 }
 
 /// Cancels an exec whose caller is gone.
-pub(super) struct CancelOnDrop(pub(super) Arc<Stop>);
+#[derive(Debug)]
+pub struct CancelOnDrop(pub(super) Arc<Live>);
 
 impl Drop for CancelOnDrop {
     fn drop(&mut self) {
-        self.0.stop(StopCause::Cancelled);
+        self.0.stop.stop(StopCause::Cancelled);
     }
 }
 
@@ -71,49 +91,55 @@ impl Admission {
         }
     }
 
-    fn live(&self) -> MutexGuard<'_, HashMap<ExecId, Live>> {
+    fn live(&self) -> MutexGuard<'_, HashMap<ExecId, Entry>> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts an exec on the list, if its caller has not as many there as it may.
-    pub(super) fn list(self: &Arc<Self>, permit: &Permit, sandbox: Option<&SandboxId>) -> Result<Listed, Refusal> {
+    pub(super) fn list(
+        self: &Arc<Self>,
+        permit: &Permit,
+        sandbox: Option<&SandboxId>,
+        live: Arc<Live>,
+    ) -> Result<Listed, Refusal> {
         if self.draining() {
             return Err(Refusal::Draining);
         }
-        let (exec, stop) = (ExecId::generate(), Arc::new(Stop::default()));
-        let mut live = self.live();
+        let exec = ExecId::generate();
+        let mut entries = self.live();
         if let Some(most) = permit.concurrency() {
-            let same = |other: &&Live| other.owner == *permit.owner() && other.profile == permit.profile_id();
-            if live.values().filter(same).count() as u64 >= most {
+            let same = |other: &&Entry| other.owner == *permit.owner() && other.profile == permit.profile_id();
+            if entries.values().filter(same).count() as u64 >= most {
                 return Err(Refusal::Concurrency { most, retry_after_ms: RETRY_AFTER_MS });
             }
         }
         let (owner, profile) = (permit.owner().clone(), permit.profile_id().to_owned());
         let sandbox = sandbox.cloned();
-        live.insert(exec.clone(), Live { owner, profile, sandbox: sandbox.clone(), stop: stop.clone() });
-        Ok(Listed { admission: self.clone(), exec, sandbox, at_ms: super::now_ms(), stop })
+        entries.insert(exec.clone(), Entry { owner, profile, sandbox: sandbox.clone(), live: live.clone() });
+        Ok(Listed { admission: self.clone(), exec, sandbox, at_ms: super::now_ms(), live })
     }
 
-    /// A place to run in: at once, after a wait in the bounded queue, or not.
-    pub(super) async fn place(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+    /// A way in: at once, through the bounded queue, or none.
+    pub(super) fn enter(self: &Arc<Self>) -> Result<Turn, Refusal> {
         if let Ok(place) = self.places.clone().try_acquire_owned() {
-            return Ok(place);
+            return Ok(Turn::Here(place));
         }
-        let queued = &self.queued;
-        if queued.fetch_add(1, Ordering::Relaxed) >= self.queue_max {
-            queued.fetch_sub(1, Ordering::Relaxed);
+        if self.queued.fetch_add(1, Ordering::Relaxed) >= self.queue_max {
+            self.queued.fetch_sub(1, Ordering::Relaxed);
             return Err(Refusal::QueueFull { retry_after_ms: RETRY_AFTER_MS });
         }
-        let _leave_queue = Leave(queued);
-        // Closed when the daemon drains: whoever still waits is told so.
-        self.places.clone().acquire_owned().await.map_err(|_| Refusal::Draining)
+        Ok(Turn::Waiting(Leave(self.clone())))
+    }
+
+    /// A live exec of this caller. Another's is as unknown as none.
+    pub(super) fn find(&self, principal: &Principal, exec: &ExecId) -> Option<Arc<Live>> {
+        let entries = self.live();
+        entries.get(exec).filter(|entry| entry.owner == principal.owner).map(|entry| entry.live.clone())
     }
 
     /// Ends an exec of this caller. Another's is as unknown as none.
     pub(super) fn cancel(&self, principal: &Principal, exec: &ExecId) -> Result<(), Refusal> {
-        let live = self.live();
-        let mine = live.get(exec).filter(|live| live.owner == principal.owner).ok_or(Refusal::NoSuchExec)?;
-        mine.stop.stop(StopCause::Cancelled);
+        self.find(principal, exec).ok_or(Refusal::NoSuchExec)?.stop.stop(StopCause::Cancelled);
         Ok(())
     }
 
@@ -123,12 +149,12 @@ impl Admission {
             let left = self.left.notified();
             tokio::pin!(left);
             left.as_mut().enable(); // before the look, so that nobody leaves unseen between the two
-            let of_sandbox = |live: &&Live| live.sandbox.as_ref() == Some(sandbox);
-            let stops: Vec<_> = self.live().values().filter(of_sandbox).map(|live| live.stop.clone()).collect();
-            if stops.is_empty() {
+            let of_sandbox = |entry: &&Entry| entry.sandbox.as_ref() == Some(sandbox);
+            let lives: Vec<_> = self.live().values().filter(of_sandbox).map(|entry| entry.live.clone()).collect();
+            if lives.is_empty() {
                 return;
             }
-            stops.iter().for_each(|stop| stop.stop(StopCause::Cancelled));
+            lives.iter().for_each(|live| live.stop.stop(StopCause::Cancelled));
             left.await;
         }
     }
@@ -161,10 +187,10 @@ impl Admission {
 }
 
 /// Leaves the queue's count, also when the waiter is cancelled.
-struct Leave<'a>(&'a AtomicUsize);
+pub(super) struct Leave(Arc<Admission>);
 
-impl Drop for Leave<'_> {
+impl Drop for Leave {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.queued.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -53,9 +53,20 @@ pub(super) struct Noted {
     queued_at_ms: u64,
     started_at_ms: u64,
     end: Option<ExecEnded>,
+    over: bool,
 }
 
 impl Noted {
+    /// It is another's to end.
+    fn forget(mut self) {
+        self.over = true;
+    }
+
+    /// It was cancelled while it waited.
+    pub(super) fn cancelled(&mut self) {
+        self.end = Some(self.end(Ending::Cancelled, Some("cancelled before it started".to_owned())));
+    }
+
     fn end(&self, ending: Ending, error_reason: Option<String>) -> ExecEnded {
         ExecEnded {
             exec_id: self.exec.clone(),
@@ -101,6 +112,9 @@ impl Noted {
 
 impl Drop for Noted {
     fn drop(&mut self) {
+        if self.over {
+            return;
+        }
         let refused = || self.end(Ending::FailedToStart, Some("refused; its caller was told why".to_owned()));
         let end = self.end.clone().unwrap_or_else(refused);
         self.ledger.post_ended(end);
@@ -119,10 +133,18 @@ pub(super) fn check_reference(request: &ExecRequest) -> Result<(), Refusal> {
 }
 
 impl Pipeline {
-    /// Writes down that an exec starts.
-    pub(super) fn note_start(&self, listed: &Listed, judged: &Judged) -> Noted {
+    /// Writes down that an exec starts, over what was written when it had to wait.
+    pub(super) fn note_start(&self, listed: &Listed, judged: &Judged, waiting: Option<Noted>) -> Noted {
+        let noted = self.note(listed, judged, Some(now_ms()));
+        if let Some(waiting) = waiting {
+            waiting.forget();
+        }
+        noted
+    }
+
+    /// Writes an exec down: as one that runs, or as one that waits for a place.
+    pub(super) fn note(&self, listed: &Listed, judged: &Judged, started_at_ms: Option<u64>) -> Noted {
         let Judged { permit, request, in_force, .. } = judged;
-        let started_at_ms = now_ms();
         let policy = json!({
             "profile_hash": permit.profile_hash(),
             "policy_version_hash": in_force.version_hash,
@@ -146,7 +168,7 @@ impl Pipeline {
             env_keys: permit.env().keys().cloned().collect(),
             policy: policy.to_string(),
             queued_at_ms: listed.at_ms,
-            started_at_ms: Some(started_at_ms),
+            started_at_ms,
             artifacts_path: permit.artifacts_path(&listed.exec),
             evidence_begin: None,
         };
@@ -154,7 +176,8 @@ impl Pipeline {
             tracing::error!(exec = %listed.exec, error = &error as &dyn std::error::Error, "an exec has no row");
         }
         let (ledger, exec) = (self.0.ledger.clone(), listed.exec.clone());
-        Noted { ledger, exec, queued_at_ms: listed.at_ms, started_at_ms, end: None }
+        let started_at_ms = started_at_ms.unwrap_or(listed.at_ms);
+        Noted { ledger, exec, queued_at_ms: listed.at_ms, started_at_ms, end: None, over: false }
     }
 
     /// Writes down what an exec left, if it had a project. A disk that is full does not undo an exec that ran.
@@ -269,5 +292,6 @@ fn meta(listed: &Listed, judged: &Judged, noted: &Noted, outcome: &Outcome) -> s
         "usage": outcome.usage,
         "limits_hit": outcome.limits_hit,
         "enforcement": outcome.enforcement,
+        "log": super::kept::written_down(&listed.live.log),
     })
 }

@@ -5,7 +5,7 @@ use super::{Failure, Judged, Pipeline, now_ms};
 use crate::evidence::{
     Begin, BudgetUsed, Digest, End, EvidenceError, EvidenceId, Operation, Refused, SideEffect, Status,
 };
-use crate::executor::{RunError, StopCause};
+use crate::executor::{Live, RunError, Sent, StopCause};
 use crate::ledger::LedgerError;
 use crate::model::{Amounts, Class, Ending, ExecRequest, Kind, Meter, Outcome, Output, Principal};
 use crate::observe;
@@ -67,8 +67,8 @@ pub(super) fn begins(call: &Call, judged: &Judged, listed: &Listed) -> Begin {
 }
 
 /// The end of an exec that ran.
-pub(super) fn ends(outcome: &Outcome, used: Option<&Amounts>, stopped: Option<&StopCause>) -> End {
-    let reason = match stopped {
+pub(super) fn ends(outcome: &Outcome, used: Option<&Amounts>, live: &Live) -> End {
+    let reason = match live.stop.cause() {
         Some(StopCause::Revoked(reason)) if outcome.ending == Ending::Revoked => Some(reason.clone()),
         Some(StopCause::Budget(meter)) if outcome.ending == Ending::Cancelled => {
             Some(format!("the grant's {} were used up", meter.name()))
@@ -81,6 +81,7 @@ pub(super) fn ends(outcome: &Outcome, used: Option<&Amounts>, stopped: Option<&S
         side_effects: [("stdout", &outcome.stdout), ("stderr", &outcome.stderr)]
             .into_iter()
             .filter_map(effect)
+            .chain(live.sent().into_iter().flat_map(sent))
             .collect(),
         budget_used: used.map(budget_used),
         usage: Some(outcome.usage),
@@ -103,6 +104,19 @@ fn effect((what, output): (&'static str, &Output)) -> Option<SideEffect> {
         count: 1,
         bytes: output.total,
     })
+}
+
+/// What came to the program while it ran: input as digest and amount, signals as a count.
+fn sent(sent: Sent) -> impl Iterator<Item = SideEffect> {
+    let stdin = (sent.pieces > 0).then(|| SideEffect {
+        what: "stdin".into(),
+        digest: Some(Digest(sent.digest)),
+        count: sent.pieces,
+        bytes: sent.bytes,
+    });
+    let signals =
+        (sent.signals > 0).then(|| SideEffect { what: "signal".into(), digest: None, count: sent.signals, bytes: 0 });
+    stdin.into_iter().chain(signals)
 }
 
 /// SHA-256 over what was kept of both outputs, each with its length.

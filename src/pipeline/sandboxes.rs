@@ -238,11 +238,21 @@ impl Pipeline {
 
     /// Runs something in a sandbox, under its profile and in its workspace.
     pub async fn exec_in(&self, call: &Call, id: &SandboxId, request: ExecRequest) -> Result<Finished, Failure> {
-        let row = self.0.ledger.get_sandbox(&call.principal.owner, id).await.map_err(Failure::Ledger)?;
-        let request = ExecRequest { profile: row.profile, project_id: Some(row.project_id.to_string()), ..request };
+        let request = self.request_in(&call.principal, id, request).await?;
         let ran = self.exec_of(call, &request, Some(id)).await;
         self.0.ledger.post_touch(id, now_ms());
         ran
+    }
+
+    /// A request with the profile and the project of a sandbox.
+    pub(super) async fn request_in(
+        &self,
+        principal: &Principal,
+        id: &SandboxId,
+        request: ExecRequest,
+    ) -> Result<ExecRequest, Failure> {
+        let row = self.0.ledger.get_sandbox(&principal.owner, id).await.map_err(Failure::Ledger)?;
+        Ok(ExecRequest { profile: row.profile, project_id: Some(row.project_id.to_string()), ..request })
     }
 
     /// Says that a sandbox is used now; one whose time is over can't be.
@@ -315,6 +325,7 @@ impl Pipeline {
                     "sandboxes whose time is over can't be ended"
                 );
             }
+            self.0.kept.forget_old();
             if look % LOOKS_PER_RETENTION == 0 {
                 self.forget().await;
             }

@@ -44,6 +44,10 @@ pub(super) fn digest(program: &Program, owner: &Owner, profile_hash: &str) -> St
         part(file.path.as_bytes());
         part(&file.content);
     }
+    // What nobody can know before it comes; a program that takes none has the digest that it always had.
+    if program.stdin_open {
+        part(b"stdin open");
+    }
     hex(hasher)
 }
 
@@ -64,6 +68,8 @@ mod tests {
             env: BTreeMap::from([("A".into(), "1".into())]),
             cwd: String::new(),
             stdin: vec![],
+            stdin_open: false,
+            tty: None,
             inputs: vec![],
         };
         let file = |path: &str, content: &[u8]| InputFile { path: path.into(), content: content.to_vec() };
@@ -75,6 +81,7 @@ mod tests {
             Program { env: BTreeMap::new(), ..plain.clone() },
             Program { cwd: "src".into(), ..plain.clone() },
             Program { stdin: b"x".to_vec(), ..plain.clone() },
+            Program { stdin_open: true, ..plain.clone() },
             Program { inputs: vec![file("a", b"b")], ..plain.clone() },
             Program { inputs: vec![file("ab", b"")], ..plain.clone() },
         ];

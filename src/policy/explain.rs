@@ -164,7 +164,11 @@ pub fn rule_of(refusal: &Refusal) -> (Layer, String) {
         Refusal::BudgetExceeded { .. } => (Layer::Grant, "budget"),
         Refusal::Concurrency { .. } => (Layer::Profile, "sizes.max_concurrency"),
         Refusal::NoSuchProject => (Layer::Request, "project_id"),
-        Refusal::NoSuchExec => (Layer::Request, "exec_id"),
+        Refusal::NoSuchExec | Refusal::ExecEnded | Refusal::NotStarted | Refusal::OutputGone => {
+            (Layer::Request, "exec_id")
+        }
+        Refusal::StdinClosed => (Layer::Request, "stdin"),
+        Refusal::StdinTooMuch { .. } => (Layer::Profile, "sizes.max_bytes_in"),
         Refusal::QueueFull { .. } => (Layer::Daemon, "max_queued_execs"),
         Refusal::Draining => (Layer::Daemon, "draining"),
     };
@@ -276,6 +280,11 @@ impl Trial {
             | Refusal::InvalidField { .. }
             | Refusal::NoSuchProject
             | Refusal::NoSuchExec
+            | Refusal::ExecEnded
+            | Refusal::NotStarted
+            | Refusal::StdinClosed
+            | Refusal::StdinTooMuch { .. }
+            | Refusal::OutputGone
             | Refusal::NoSuchDirectory { .. }
             | Refusal::Boundary { .. }
             | Refusal::ConsentDenied { .. }

@@ -16,7 +16,7 @@ use super::read::{invalid, read};
 use super::refusal::Refusal;
 use super::risk::{Risk, RiskLevel};
 use crate::model::{
-    Capability, ExecRequest, Kind, Lacking, Limit, LimitError, Limits, Mode, PolicyOverrides, Principal, Role,
+    Capability, ExecRequest, Kind, Lacking, Limit, LimitError, Limits, PolicyOverrides, Principal, Role,
 };
 use crate::profile::{Profile, Profiles};
 use crate::terms::allowset::AllowanceSet;
@@ -125,6 +125,8 @@ pub fn judge_in_stages(
         concurrency: terms.sizes.get(Size::Concurrency),
         profile_hash,
         metered: Metered::default(),
+        mode: request.mode,
+        bytes_in_most: terms.sizes.get(Size::BytesIn),
     })
 }
 
@@ -158,8 +160,8 @@ fn there(facts: &Facts<'_>, index: u16, capability: Capability) -> Result<(), Re
 
 /// Fields of the wire that later parts of the daemon will honour. Until then, ignoring one would be a lie.
 fn refuse_what_is_not_there_yet(request: &ExecRequest) -> Result<(), Refusal> {
-    if request.mode != Mode::Wait {
-        return Err(invalid("mode", "this build answers when the exec has ended; use \"wait\""));
+    if request.tty.is_some() {
+        return Err(invalid("tty", "this build has no terminals; leave it out"));
     }
     if request.skill_id.is_some() {
         return Err(invalid("skill_id", "this build knows none; leave it out"));
@@ -394,7 +396,10 @@ mod tests {
             (serde_json::json!({"exec": ok, "inputs": [{"path": "/etc/x", "text": ""}]}), "inputs[0].path"),
             (serde_json::json!({"exec": ok, "inputs": [{"path": "x"}]}), "inputs[0]"),
             (serde_json::json!({"exec": ok, "project_id": "../p"}), "project_id"),
-            (serde_json::json!({"exec": ok, "mode": "stream"}), "mode"),
+            (serde_json::json!({"exec": ok, "stdin_open": true}), "stdin_open"),
+            (serde_json::json!({"exec": ok, "tty": {}}), "tty"),
+            (serde_json::json!({"exec": ok, "mode": "stream", "tty": {"cols": 0}}), "tty"),
+            (serde_json::json!({"exec": ok, "mode": "stream", "tty": {}, "stdin": "x"}), "tty"),
             (
                 serde_json::json!({"exec": ok, "policy_overrides": {"capabilities": ["net"]}}),
                 "policy_overrides.capabilities",

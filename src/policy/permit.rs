@@ -1,7 +1,7 @@
 //! A judged exec.
 
 use super::consent::digest;
-use crate::model::{Amounts, ExecId, GrantId, Kind, Limit, Limits, Meter, Owner, ProjectId};
+use crate::model::{Amounts, ExecId, GrantId, Kind, Limit, Limits, Meter, Mode, Owner, ProjectId, Tty};
 use crate::terms::{Safety, SideEffects};
 use std::collections::BTreeMap;
 
@@ -23,6 +23,9 @@ pub(super) struct Program {
     pub env: BTreeMap<String, String>,
     pub cwd: String,
     pub stdin: Vec<u8>,
+    /// Whether more may come after it while the program runs.
+    pub stdin_open: bool,
+    pub tty: Option<Tty>,
     pub inputs: Vec<InputFile>,
 }
 
@@ -40,6 +43,8 @@ pub struct Permit {
     pub(super) side_effects: SideEffects,
     pub(super) concurrency: Option<u64>,
     pub(super) metered: Metered,
+    pub(super) mode: Mode,
+    pub(super) bytes_in_most: Option<u64>,
 }
 
 /// Limits that the grant's budget set, below what the profile and the request had.
@@ -49,7 +54,12 @@ pub struct Metered {
     pub cpu_ms: Option<u64>,
     /// Bytes written.
     pub bytes_out: Option<u64>,
+    /// Bytes given, inputs included.
+    pub bytes_in: Option<u64>,
 }
+
+/// What a budget sets aside for input that comes while a program runs, if it has as much.
+const BYTES_IN_AHEAD: u64 = 64 << 20;
 
 impl Permit {
     /// Who asked.
@@ -101,6 +111,27 @@ impl Permit {
     #[must_use]
     pub fn stdin(&self) -> &[u8] {
         &self.program.stdin
+    }
+    /// Whether more standard input may come while it runs.
+    #[must_use]
+    pub fn stdin_open(&self) -> bool {
+        self.program.stdin_open
+    }
+    /// Its terminal, if it has one.
+    #[must_use]
+    pub fn tty(&self) -> Option<Tty> {
+        self.program.tty
+    }
+    /// Whether its caller waits.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+    /// Bytes of standard input that may still come while it runs, beyond what it was started with.
+    #[must_use]
+    pub fn stdin_most(&self) -> u64 {
+        let most = self.bytes_in_most.into_iter().chain(self.metered.bytes_in).min().unwrap_or(u64::MAX);
+        most.saturating_sub(self.bytes_in())
     }
     /// Files to lay down.
     #[must_use]
@@ -165,7 +196,9 @@ impl Permit {
     #[must_use]
     pub fn most(&self) -> Amounts {
         let limit = |limit| self.limits.get(limit);
+        let ahead = if self.program.stdin_open { BYTES_IN_AHEAD } else { 0 };
         self.least()
+            .with(Meter::BytesIn, self.bytes_in().saturating_add(ahead))
             .with(Meter::BytesOut, limit(Limit::StdoutBytes) + limit(Limit::StderrBytes) + limit(Limit::ArtifactsBytes))
             .with(Meter::CpuMs, limit(Limit::CpuMs))
             .with(Meter::FileCount, (self.program.inputs.len() as u64).saturating_add(limit(Limit::WorkInodes)))
@@ -181,6 +214,7 @@ impl Permit {
             self.metered.cpu_ms = Some(narrower);
         }
         self.metered.bytes_out = Some(reserved.get(Meter::BytesOut));
+        self.metered.bytes_in = Some(reserved.get(Meter::BytesIn));
         self
     }
 

@@ -2,7 +2,7 @@
 
 use super::permit::{InputFile, Program};
 use super::refusal::Refusal;
-use crate::model::{ExecRequest, ExecSpec, Input, Kind};
+use crate::model::{ExecRequest, Input, Kind, Mode, Tty};
 use crate::profile::Profile;
 use crate::terms::path;
 use base64::Engine;
@@ -13,6 +13,8 @@ use std::collections::BTreeMap;
 const INPUTS_MAX: usize = 1024;
 /// Longest code: it travels as one argument, of which the kernel takes 128 KiB with its NUL.
 const CODE_MAX: usize = 128 * 1024 - 1;
+/// What a program at a terminal is told that it is, if nobody says otherwise.
+const TERMINAL: &str = "xterm-256color";
 /// Longest name of a variable.
 const ENV_NAME_MAX: usize = 256;
 
@@ -22,19 +24,22 @@ pub(super) fn invalid(field: impl Into<String>, problem: impl ToString) -> Refus
 
 /// The program of a request under a profile's environment.
 pub(super) fn read(profile: &Profile, request: &ExecRequest) -> Result<Program, Refusal> {
-    let (command, argv) = program(&request.exec)?;
+    let (command, argv) = program(request)?;
     Ok(Program {
         kind: request.exec.kind,
         command,
         argv,
-        env: environment(profile, &request.exec.env)?,
+        env: environment(profile, request)?,
         cwd: working_directory(request.exec.cwd.as_deref())?,
         stdin: standard_input(request)?,
+        stdin_open: stays_open(request)?,
+        tty: terminal(request)?,
         inputs: inputs(&request.inputs)?,
     })
 }
 
-fn program(exec: &ExecSpec) -> Result<(String, Vec<String>), Refusal> {
+fn program(request: &ExecRequest) -> Result<(String, Vec<String>), Refusal> {
+    let exec = &request.exec;
     let (interpreter, flag) = match exec.kind {
         Kind::Python => ("python3", "-c"),
         Kind::Shell => ("bash", "-c"),
@@ -69,7 +74,8 @@ fn program(exec: &ExecSpec) -> Result<(String, Vec<String>), Refusal> {
                 argv.push(interpreter.to_owned()); // bash -c takes $0 before its arguments
             }
         }
-        None if exec.args.is_empty() => {
+        // At a terminal an interpreter without code is a prompt.
+        None if exec.args.is_empty() && request.tty.is_none() => {
             return Err(invalid("exec.code", "missing: the code, or args for the interpreter"));
         }
         None => {}
@@ -78,9 +84,12 @@ fn program(exec: &ExecSpec) -> Result<(String, Vec<String>), Refusal> {
     Ok((interpreter.to_owned(), argv))
 }
 
-fn environment(profile: &Profile, asked: &BTreeMap<String, String>) -> Result<BTreeMap<String, String>, Refusal> {
+fn environment(profile: &Profile, request: &ExecRequest) -> Result<BTreeMap<String, String>, Refusal> {
     let mut env = profile.env.clone();
-    for (name, value) in asked {
+    if request.tty.is_some() {
+        env.entry("TERM".to_owned()).or_insert_with(|| TERMINAL.to_owned());
+    }
+    for (name, value) in &request.exec.env {
         let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
         let named = !name.is_empty() && name.len() <= ENV_NAME_MAX && name.bytes().all(plain);
         if !named || name.as_bytes()[0].is_ascii_digit() {
@@ -115,6 +124,32 @@ fn decoded(names: [String; 2], text: Option<&String>, base64: Option<&String>) -
 fn standard_input(request: &ExecRequest) -> Result<Vec<u8>, Refusal> {
     let names = ["stdin", "stdin_base64"].map(str::to_owned);
     decoded(names, request.stdin.as_ref(), request.stdin_base64.as_ref()).map(Option::unwrap_or_default)
+}
+
+/// Whether more standard input may come: at a terminal always, else as asked for; in the background also where nothing
+/// is given and nothing is said.
+fn stays_open(request: &ExecRequest) -> Result<bool, Refusal> {
+    let given = request.stdin.is_some() || request.stdin_base64.is_some();
+    match (request.mode, request.stdin_open) {
+        (Mode::Wait, Some(true)) => Err(invalid("stdin_open", "nobody can send more while the caller waits")),
+        (Mode::Wait, _) => Ok(false),
+        (_, Some(false)) if request.tty.is_some() => Err(invalid("stdin_open", "a terminal stays open")),
+        (_, Some(open)) => Ok(open),
+        (Mode::Background, None) => Ok(request.tty.is_some() || !given),
+        (Mode::Stream, None) => Ok(request.tty.is_some()),
+    }
+}
+
+fn terminal(request: &ExecRequest) -> Result<Option<Tty>, Refusal> {
+    match (request.mode, request.tty) {
+        (_, None) => Ok(None),
+        (Mode::Wait, Some(_)) => Err(invalid("tty", "a terminal needs mode background or stream")),
+        (_, Some(tty)) if !tty.is_sane() => Err(invalid("tty", format!("cols and rows are 1 to {}", Tty::MOST))),
+        (_, Some(_)) if request.stdin.is_some() || request.stdin_base64.is_some() => {
+            Err(invalid("tty", "what is typed comes later, by attach or stdin; give no stdin here"))
+        }
+        (_, tty) => Ok(tty),
+    }
 }
 
 fn inputs(asked: &[Input]) -> Result<Vec<InputFile>, Refusal> {

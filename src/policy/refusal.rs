@@ -145,6 +145,19 @@ pub enum Refusal {
     NoSuchProject,
     /// No such exec of this caller.
     NoSuchExec,
+    /// The exec has ended: nothing reaches it any more.
+    ExecEnded,
+    /// The exec has not started yet.
+    NotStarted,
+    /// The program takes no more input.
+    StdinClosed,
+    /// The program may be given no more than so many bytes.
+    StdinTooMuch {
+        /// How many are left.
+        left: u64,
+    },
+    /// What an exec wrote is not kept any more, or not in its order.
+    OutputGone,
     /// A directory of the workspace is not there.
     NoSuchDirectory {
         /// Which field.
@@ -215,6 +228,11 @@ impl Refusal {
             Self::Concurrency { .. } => ("concurrency", Class::BudgetExceeded),
             Self::NoSuchProject => ("no_such_project", Class::Schema),
             Self::NoSuchExec => ("no_such_exec", Class::Schema),
+            Self::ExecEnded => ("exec_ended", Class::Schema),
+            Self::NotStarted => ("not_started", Class::Schema),
+            Self::StdinClosed => ("stdin_closed", Class::Schema),
+            Self::StdinTooMuch { .. } => ("too_large", Class::CapabilityBlocked),
+            Self::OutputGone => ("output_gone", Class::Schema),
             Self::Boundary { .. } => ("boundary", Class::CapabilityBlocked),
             Self::QueueFull { .. } => ("queue_full", Class::BudgetExceeded),
             Self::Draining => ("draining", Class::Unavailable),

@@ -23,6 +23,7 @@ mod beneath;
 mod error;
 mod list;
 mod meta;
+mod nameless;
 mod read;
 mod remove;
 mod store;

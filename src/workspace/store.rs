@@ -28,7 +28,7 @@ const PROJECT_ENTRIES: u64 = 100_000_000;
 /// All workspaces of a daemon.
 #[derive(Debug)]
 pub struct Store {
-    projects: OwnedFd,
+    pub(super) projects: OwnedFd,
     path: PathBuf,
 }
 

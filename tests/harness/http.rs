@@ -94,8 +94,17 @@ impl Client {
         stream.flush()
     }
 
-    /// Waits for the answer to what was sent.
-    pub fn receive(&mut self) -> io::Result<Answer> {
+    /// Sends bytes that are no JSON, and waits for the answer.
+    pub fn post_bytes(&mut self, path: &str, body: &[u8]) -> io::Result<Answer> {
+        let head = format!("POST {path} HTTP/1.1\r\nhost: sandboxd\r\ncontent-length: {}\r\n\r\n", body.len());
+        let stream = self.stream.get_mut();
+        stream.write_all(head.as_bytes())?;
+        stream.write_all(body)?;
+        self.receive()
+    }
+
+    /// Waits for the head of an answer that comes in pieces: its status and its headers. The pieces are `piece`'s.
+    pub fn head(&mut self) -> io::Result<(u16, Vec<(String, String)>)> {
         let line = self.line()?;
         let status = line.split(' ').nth(1).and_then(|code| code.parse().ok()).ok_or_else(|| bad("no status line"))?;
         let mut headers = Vec::new();
@@ -107,6 +116,12 @@ impl Client {
             let (name, value) = line.split_once(':').ok_or_else(|| bad("a header without a colon"))?;
             headers.push((name.trim().to_ascii_lowercase(), value.trim().to_owned()));
         }
+        Ok((status, headers))
+    }
+
+    /// Waits for the answer to what was sent.
+    pub fn receive(&mut self) -> io::Result<Answer> {
+        let (status, headers) = self.head()?;
         let header = |name: &str| headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
         let bytes = if header("transfer-encoding").is_some_and(|coding| coding.eq_ignore_ascii_case("chunked")) {
             self.chunks()?
@@ -131,17 +146,20 @@ impl Client {
 
     fn chunks(&mut self) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        loop {
-            let line = self.line()?;
-            let size = usize::from_str_radix(line.split(';').next().unwrap_or_default(), 16)
-                .map_err(|_| bad("no chunk size"))?;
-            let start = bytes.len();
-            bytes.resize(start + size, 0);
-            self.stream.read_exact(&mut bytes[start..])?;
-            self.line()?;
-            if size == 0 {
-                return Ok(bytes);
-            }
+        while let Some(piece) = self.piece()? {
+            bytes.extend(piece);
         }
+        Ok(bytes)
+    }
+
+    /// The next piece of an answer that comes in pieces; none at its end.
+    pub fn piece(&mut self) -> io::Result<Option<Vec<u8>>> {
+        let line = self.line()?;
+        let size =
+            usize::from_str_radix(line.split(';').next().unwrap_or_default(), 16).map_err(|_| bad("no chunk size"))?;
+        let mut bytes = vec![0; size];
+        self.stream.read_exact(&mut bytes)?;
+        self.line()?;
+        Ok((size > 0).then_some(bytes))
     }
 }

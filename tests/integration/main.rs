@@ -22,6 +22,7 @@ mod guard;
 mod idempotency;
 mod journal;
 mod lifecycle;
+mod live;
 mod manager;
 mod pool;
 mod profiles;

@@ -100,6 +100,7 @@ impl Attempt {
             exec: ExecId::generate(),
             limits,
             workspace: Workspace::Project("project".parse().expect("a plain name")),
+            signals: true,
             words: words(command, "", args, "/usr/bin:/bin"),
         };
         let (plan, mounts) = (world.plan(), world.areas());

@@ -1,6 +1,6 @@
 //! Sandboxes and what ran, on the wire.
 
-use crate::model::{Input, PolicyOverrides, Timestamp, Usage};
+use crate::model::{Input, Mode, PolicyOverrides, Timestamp, Tty, Usage};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -122,6 +122,15 @@ pub struct SandboxExecRequest {
     /// Standard input as bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdin_base64: Option<String>,
+    /// How the answer comes.
+    #[serde(default, skip_serializing_if = "is_wait")]
+    pub mode: Mode,
+    /// Whether standard input stays open for more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stdin_open: Option<bool>,
+    /// The terminal that the program gets in place of pipes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tty: Option<Tty>,
     /// Files to lay down in the inputs area before it starts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub inputs: Vec<Input>,
@@ -137,6 +146,10 @@ pub struct SandboxExecRequest {
     /// The call that the grant is for, if the caller says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_id: Option<String>,
+}
+
+fn is_wait(mode: &Mode) -> bool {
+    *mode == Mode::Wait
 }
 
 /// A file that an exec left.

@@ -167,6 +167,8 @@ impl ExecFlags {
             timeout_ms: self.timeout,
             stdin: None,
             stdin_base64: self.stdin.then(|| BASE64.encode(&given)),
+            stdin_open: None,
+            tty: None,
             exec: ExecSpec {
                 kind: program.kind,
                 command: program.command,

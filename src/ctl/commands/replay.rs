@@ -121,6 +121,8 @@ impl Replay {
             timeout_ms: None,
             stdin: self.stdin_file.as_ref().map(read).transpose()?,
             stdin_base64: None,
+            stdin_open: None,
+            tty: None,
             exec: ExecSpec {
                 kind,
                 command: (kind == Kind::Process).then(|| record.command.clone()),

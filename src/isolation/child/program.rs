@@ -4,7 +4,7 @@ use super::super::fault::Step;
 use super::super::landlock::Rules;
 use super::super::plan::{Area, INSIDE_UID, SandboxPlan, WORK};
 use super::super::sys;
-use super::super::warden::protocol::{GO, MESSAGE_MAX, RUN_FDS, Request, Run, Workspace};
+use super::super::warden::protocol::{GO, MESSAGE_MAX, PIDFD, RUN_FDS, Request, Run, Workspace};
 use super::super::warden::words::Words;
 use super::super::{rlimits, warden::wire};
 use super::Steps;
@@ -56,6 +56,9 @@ pub(super) fn program_main(plan: &SandboxPlan, orders: BorrowedFd<'_>, rules: Ru
     steps.take(Step::Stdio, 0, || take_stdio(fds));
     steps.take(Step::EnterCwd, 0, || enter_cwd(run.words.cwd()));
     steps.take(Step::NewSession, 0, || setsid().map(drop));
+    if run.signals {
+        steps.take(Step::OfferSignals, 0, || offer_signals(orders));
+    }
     for (index, limit) in rlimits::of(&run.limits).into_iter().enumerate() {
         steps.take(Step::Rlimits, index, || limit.set());
     }
@@ -121,6 +124,13 @@ fn enter_cwd(cwd: &CStr) -> Result<(), Errno> {
         .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS);
     let directory = openat2(&work, if cwd.is_empty() { c"." } else { cwd }, how)?;
     fchdir(&directory)
+}
+
+/// A pidfd of ourselves, for the warden to signal by: it names us and nobody who has our number later.
+fn offer_signals(orders: BorrowedFd<'_>) -> Result<(), Errno> {
+    use rustix::process::{PidfdFlags, getpid, pidfd_open};
+    let own = pidfd_open(getpid(), PidfdFlags::empty()).map_err(|errno| Errno::from_raw(errno.raw_os_error()))?;
+    wire::send(orders, &[PIDFD], &[own.as_fd()])
 }
 
 fn become_user() -> Result<(), Errno> {

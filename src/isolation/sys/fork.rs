@@ -105,3 +105,21 @@ pub fn parent_death_signal() -> Result<(), Errno> {
     // SAFETY: PR_SET_PDEATHSIG takes a signal number by value.
     checked(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) }.into()).map(drop)
 }
+
+/// `PIDFD_SIGNAL_PROCESS_GROUP` of linux/pidfd.h, Linux 6.9.
+const PROCESS_GROUP: libc::c_uint = 1 << 2;
+
+/// Sends a signal to the process group that the process of this pidfd leads; before Linux 6.9 to that process alone.
+pub fn signal_group(pidfd: BorrowedFd<'_>, signal: libc::c_int) -> Result<(), Errno> {
+    let send = |flags: libc::c_uint| {
+        let info = std::ptr::null::<libc::siginfo_t>();
+        // SAFETY: pidfd_send_signal takes a descriptor, which the borrow keeps open, plain numbers, and a siginfo that may
+        // be null.
+        let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, info, flags) };
+        checked(sent).map(drop)
+    };
+    match send(PROCESS_GROUP) {
+        Err(Errno::EINVAL) => send(0),
+        sent => sent,
+    }
+}

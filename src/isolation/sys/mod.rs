@@ -8,7 +8,7 @@ mod heap;
 mod mount;
 mod privilege;
 
-pub use fork::{Forked, SingleThreaded, execve, exit_now, fork_plain, fork_sandbox, parent_death_signal};
+pub use fork::{Forked, SingleThreaded, execve, exit_now, fork_plain, fork_sandbox, parent_death_signal, signal_group};
 pub use heap::trim_heap;
 pub use mount::{TreeAttributes, clone_tree, idmap_tree, set_tree_attributes};
 pub use privilege::{

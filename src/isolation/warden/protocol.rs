@@ -1,11 +1,12 @@
 //! What front and warden say to each other, and what init says to the front.
 //!
 //! ```text
-//! front ──▶ warden   Run (+ stdin, stdout, stderr), Kill, Reload, Stats, Shutdown
+//! front ──▶ warden   Run (+ stdin, stdout, stderr), Kill, Signal, Reload, Stats, Shutdown
 //! warden ──▶ front   Accepted (+ status socket) | Refused, then for each Accepted exactly one Ended;
 //!                    Reloaded for each Reload, Stats for each Stats; first of all one Ready
 //! init  ──▶ front    on the status socket: at most one Fault, at most one Exit
 //! front ──▶ init     on the status socket: one GO byte, without which no program starts
+//! program ──▶ warden on the socket of its orders, if the run is to get signals: one byte and its own pidfd
 //! ```
 //!
 //! Every message is one SEQPACKET datagram: a version byte, a tag byte and fields in a fixed order, little
@@ -17,7 +18,7 @@ use super::record::{Reader, Writer};
 use super::setup::Ready;
 use super::words::{Words, WordsError};
 use crate::isolation::fault::Fault;
-use crate::model::{ExecId, Limit, LimitError, Limits, ProjectId};
+use crate::model::{ExecId, Limit, LimitError, Limits, ProgramSignal, ProjectId};
 
 /// Changed whenever a record changes; both sides are one binary, so a mismatch means something is very wrong.
 pub(super) const VERSION: u8 = 1;
@@ -25,6 +26,8 @@ pub(super) const VERSION: u8 = 1;
 pub const MESSAGE_MAX: usize = super::words::WORDS_MAX + 1024;
 /// The byte on the status socket that lets a prepared program start.
 pub const GO: u8 = b'G';
+/// The byte beside which a program's process sends its pidfd.
+pub const PIDFD: u8 = b'P';
 /// Descriptors that come with `Run`.
 pub const RUN_FDS: usize = 3;
 /// Profiles that `Stats` tells of, at most: the record stays small.
@@ -90,6 +93,8 @@ pub struct Run {
     pub limits: Limits,
     /// Where its files are.
     pub workspace: Workspace,
+    /// Whether it may get signals: its process then hands the warden a pidfd of itself.
+    pub signals: bool,
     /// Command, working directory, arguments and environment.
     pub words: Words,
 }
@@ -101,6 +106,8 @@ pub enum Request {
     Run(Box<Run>),
     /// End a run at once.
     Kill(RunNumber),
+    /// Send a signal to the process group of a run's program.
+    Signal(RunNumber, ProgramSignal),
     /// Read the profiles again; running runs keep what they have.
     Reload,
     /// How the pool stands.
@@ -211,6 +218,7 @@ impl Request {
                     Workspace::ThrowAway { inputs } => out.u8(0).u8((*inputs).into()),
                     Workspace::Project(project) => out.u8(1).text(project.as_str()),
                 };
+                out = out.u8(run.signals.into());
                 run.words.append_to(&mut out.0);
                 out.0
             }
@@ -218,6 +226,7 @@ impl Request {
             Request::Shutdown => Writer::new(3).0,
             Request::Reload => Writer::new(4).0,
             Request::Stats => Writer::new(5).0,
+            Request::Signal(number, signal) => Writer::new(6).u64(number.0).u8(signal.number()).0,
         }
     }
 
@@ -240,9 +249,10 @@ impl Request {
                     1 => Workspace::Project(fields.id("project")?),
                     other => return Err(ProtocolError::Unknown("workspace", other)),
                 };
+                let signals = fields.flag("signals")?;
                 // The words are the rest of the datagram; their own decoder refuses anything after them.
                 let words = Words::decode(fields.0)?;
-                Ok(Request::Run(Box::new(Run { number, profile, set, exec, limits, workspace, words })))
+                Ok(Request::Run(Box::new(Run { number, profile, set, exec, limits, workspace, signals, words })))
             }
             2 => {
                 let number = fields.number()?;
@@ -260,6 +270,12 @@ impl Request {
             5 => {
                 fields.end()?;
                 Ok(Request::Stats)
+            }
+            6 => {
+                let (number, signal) = (fields.number()?, fields.u8("signal")?);
+                fields.end()?;
+                let known = ProgramSignal::from_number(signal).ok_or(ProtocolError::Unknown("signal", signal))?;
+                Ok(Request::Signal(number, known))
             }
             other => Err(ProtocolError::Unknown("request", other)),
         }
@@ -446,6 +462,7 @@ mod tests {
             exec: ExecId::generate(),
             limits: Limits::default(),
             workspace,
+            signals: true,
             words: Words::new("/bin/true", "", ["true"], ["A=b"]).expect("small words"),
         }))
     }
@@ -457,6 +474,7 @@ mod tests {
             a_run(Workspace::ThrowAway { inputs: true }),
             a_run(project),
             Request::Kill(RunNumber(u64::MAX)),
+            Request::Signal(RunNumber(1), ProgramSignal::Term),
             Request::Reload,
             Request::Stats,
             Request::Shutdown,

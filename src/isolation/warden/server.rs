@@ -203,6 +203,13 @@ impl Server {
                 }
                 Ok(())
             }
+            Ok(Request::Signal(number, signal)) if fds.is_empty() => {
+                if let Some(held) = self.runs.get(&number).and_then(|slot| self.held.get_mut(slot)) {
+                    // ESRCH: it has not started, or has just ended; nobody is left to hear it.
+                    let _ = held.sandbox.signal_program(signal);
+                }
+                Ok(())
+            }
             Ok(Request::Reload) if fds.is_empty() => self.reload(),
             Ok(Request::Stats) if fds.is_empty() => self.tell(&self.stats()),
             Ok(Request::Shutdown) if fds.is_empty() => Err(End::Asked),

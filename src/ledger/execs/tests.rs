@@ -75,6 +75,9 @@ async fn an_exec_that_waited_has_the_start_that_its_end_tells() {
     let exec = ExecStarted { started_at_ms: None, ..started(&me, 10) };
     ledger.exec_started(exec.clone()).await.expect("written");
     assert_eq!(ledger.get_exec(&me, &exec.exec_id).await.expect("it").status, ExecStatus::Queued);
+    let running = ExecStarted { started_at_ms: Some(15), ..exec.clone() };
+    ledger.exec_started(running).await.expect("its turn came");
+    assert_eq!(ledger.get_exec(&me, &exec.exec_id).await.expect("it").status, ExecStatus::Running);
     let end = ExecEnded { started_at_ms: Some(15), ..ended(&exec, Ending::Ok, 21) };
     ledger.exec_ended(end).await.expect("ended");
     let row = ledger.get_exec(&me, &exec.exec_id).await.expect("it");
