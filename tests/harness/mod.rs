@@ -143,6 +143,13 @@ impl Daemon {
         self.wait_for_health();
     }
 
+    /// Starts it again without waiting, after it was stopped or killed.
+    pub fn launch_again(&mut self) {
+        assert!(self.ended.is_some(), "it still runs");
+        self.child = spawn(self.base.path(), &[]);
+        self.ended = None;
+    }
+
     /// Blocks until `GET /v1/health` answers 200.
     pub fn wait_for_health(&self) {
         let end = Instant::now() + START_DEADLINE;
