@@ -24,4 +24,4 @@ mod words;
 pub use access::{Access, AccessRules, Peer};
 pub use doctor::Doctor;
 pub use handlers::{State, parse_exec, router};
-pub use server::serve;
+pub use server::{Owed, serve};
