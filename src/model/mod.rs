@@ -15,6 +15,7 @@ mod outcome;
 mod principal;
 mod request;
 mod sandbox;
+mod schema;
 mod timestamp;
 
 pub use capability::{Capability, CapabilityError, CapabilitySet, Lacking};

@@ -239,7 +239,7 @@ fn an_image_that_is_not_roots_is_not_mounted() {
     let image = daemon.state_dir().join("store.img");
     let uid = fs::metadata(daemon.state_dir()).unwrap().uid();
     std::os::unix::fs::chown(&image, Some(uid), None).unwrap();
-    daemon.launch_again();
+    daemon.relaunch();
     assert!(!daemon.wait_for_end(Duration::from_secs(30)).success());
     assert!(daemon.log().contains("not a file that root alone may write to"), "{}", daemon.log());
 }

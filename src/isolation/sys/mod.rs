@@ -4,6 +4,7 @@
 //! nothing, so the child may use them after its fork. Policy, order and words live elsewhere.
 
 mod btrfs;
+mod descriptor;
 mod fork;
 mod heap;
 mod loops;
@@ -13,6 +14,7 @@ mod privilege;
 pub use btrfs::{
     copy_subvolume, enable_quotas, is_btrfs, limit_subvolume, make_subvolume, make_writable, remove_subvolume,
 };
+pub use descriptor::copy_inherited;
 pub use fork::{Forked, SingleThreaded, execve, exit_now, fork_plain, fork_sandbox, parent_death_signal};
 pub use heap::trim_heap;
 pub use loops::{bind_loop, free_loop, loop_file};
