@@ -17,6 +17,7 @@ mod live;
 mod outgoing;
 mod recording;
 mod sandboxes;
+mod services;
 
 pub use admission::CancelOnDrop;
 pub use consent::{ConfirmationView, Edit};
@@ -27,6 +28,7 @@ pub use live::{Followed, Launched};
 pub use outgoing::{Choice, Outgoing};
 pub use recording::{Call, outputs_digest};
 pub use sandboxes::{CapabilityView, SandboxSettings, SandboxView, SandboxWish};
+pub use services::ServiceView;
 
 use crate::evidence::{Begin, EvidenceError, EvidenceId, Journal};
 use crate::executor::{Event, Executor, Live, ProfileState, RunError, StopCause, Under};
@@ -44,6 +46,7 @@ use consent::Confirmations;
 use execs::Noted;
 use kept::KeptLogs;
 use sandboxes::Turns;
+use services::Services;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -139,6 +142,7 @@ struct Shared {
     turns: Turns,
     transfers: Semaphore,
     kept: KeptLogs,
+    services: Services,
     settings: Settings,
 }
 
@@ -192,6 +196,7 @@ impl Pipeline {
             turns,
             transfers,
             kept,
+            services: Services::default(),
             settings,
         }))
     }
@@ -209,7 +214,7 @@ impl Pipeline {
         sandbox: Option<&SandboxId>,
     ) -> Result<Finished, Failure> {
         let started = self.start(call, request, sandbox).await?;
-        let _cancel_with_caller = CancelOnDrop(started.live.clone());
+        let _cancel_with_caller = CancelOnDrop::of(started.live.clone());
         ended(started.task.await)
     }
 
@@ -401,6 +406,7 @@ impl Pipeline {
     pub fn drain(&self) {
         self.0.admission.drain();
         self.0.confirmations.drain();
+        self.stop_services(); // nobody waits for their end, and they would take all the time that there is
     }
 
     /// Whether the daemon takes no more.

@@ -73,6 +73,7 @@ fn messages() -> Vec<(String, Vec<u8>)> {
             limits: Limits::default(),
             workspace,
             signals: false,
+            tty: None,
             words,
         }))
         .encode()

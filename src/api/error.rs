@@ -80,6 +80,12 @@ impl ApiError {
             .details(json!({"limit_bytes": limit}))
     }
 
+    pub(super) fn not_json() -> Self {
+        let message = "the body is said to be something other than JSON; send content-type: application/json";
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "not_json", Class::Schema, message)
+            .details(json!({"field": "content-type"}))
+    }
+
     pub(super) fn bad_body(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "bad_body", Class::Schema, message)
     }
@@ -92,6 +98,12 @@ impl ApiError {
     /// A key that was used for something else, or is in use.
     pub(super) fn key_taken(code: &'static str, message: &str) -> Self {
         Self::new(StatusCode::CONFLICT, code, Class::Schema, message).details(json!({"field": "idempotency-key"}))
+    }
+
+    /// Nobody else finds room at a program.
+    pub(super) fn too_many_attached() -> Self {
+        let message = "as many callers are attached to this exec as may be; try again when one has left";
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "too_many_attached", Class::BudgetExceeded, message).retryable()
     }
 
     /// The same, for what may work later.
@@ -256,6 +268,13 @@ impl From<Refusal> for ApiError {
             }
             Refusal::NoSuchExec => {
                 Self::new(StatusCode::NOT_FOUND, code, class, "there is no such running exec of yours")
+            }
+            Refusal::NoSuchService => {
+                Self::new(StatusCode::NOT_FOUND, code, class, "the sandbox has no service of that name")
+            }
+            Refusal::ServiceRuns => {
+                let message = "a service of that name runs in the sandbox; stop it first or choose another name";
+                Self::new(StatusCode::CONFLICT, code, class, message).details(json!({"field": "name"}))
             }
             Refusal::ExecEnded => {
                 Self::new(StatusCode::CONFLICT, code, class, "the exec has ended; nothing reaches it any more")

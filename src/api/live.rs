@@ -3,9 +3,12 @@
 //! Every reader has a task and four pieces of its own, and takes the rest out of the log when it has room: one that stops
 //! reading waits alone.
 
+use super::attach;
 use super::error::ApiError;
 use super::evidence::streamed;
-use super::handlers::{Body, RequestId, State};
+use super::handlers::{BODY_MAX, Body, Path, RequestId, State};
+use super::openapi::{Param, op};
+use super::routes::{Route, get, post};
 use super::wire::{
     EventAnswer, EventKind, ExitEvent, LaunchedAnswer, OutputAnswer, OutputChunk, SignalRequest, StdinAnswer,
 };
@@ -14,11 +17,12 @@ use crate::executor::{Event, Exit, Live, Piece, Wanted, What};
 use crate::model::{Channel, ExecId, Principal, ProgramSignal};
 use crate::pipeline::{CancelOnDrop, Failure, Launched};
 use crate::policy::Refusal;
-use axum::body::Bytes;
-use axum::extract::{Path, State as AxumState};
+use axum::body::{Bytes, to_bytes};
+use axum::extract::{Request, State as AxumState};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
+use serde_json::json;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,6 +38,79 @@ const PIECES: usize = 4;
 const WAIT_MAX_MS: u64 = 60_000;
 /// How long a follower hears nothing before it is told that we are still there.
 const HEARTBEAT: Duration = Duration::from_secs(15);
+
+/// The shapes of events.
+pub(super) const EVENTS: &[&str] = &["text/event-stream", "application/x-ndjson"];
+
+fn after() -> Param {
+    Param::number("after", "From the position after this one on: `seq` or `next` of before.")
+}
+
+/// Words of a query for output.
+pub(super) fn output_words() -> [Param; 3] {
+    let wait = json!({"type": "integer", "minimum": 0, "maximum": WAIT_MAX_MS, "default": 0});
+    [
+        Param::one_of("stream", "Which; both if left out.", &["stdout", "stderr", "both"]),
+        after(),
+        Param::text("wait_ms", "How long to wait if there is nothing.").like(wait),
+    ]
+}
+
+/// Its routes.
+pub(super) fn routes() -> Vec<Route> {
+    vec![
+        get(
+            "/v1/execs/{exec_id}/output",
+            output,
+            op("read_output", "What an exec wrote, from a position on; waits for more if asked to.")
+                .query(output_words())
+                .answers::<OutputAnswer>(200, "Some of it, and whether it was all.")
+                .fails(&[410]),
+        ),
+        get(
+            "/v1/execs/{exec_id}/events",
+            events,
+            op("follow_exec", "What happens to an exec: queued, started, stdout, stderr, limit, exit.")
+                .query([after()])
+                .headers([Param::text("last-event-id", "The same as after, from a client that comes back.")])
+                .sends(200, "Until its end, or the caller's.", EVENTS)
+                .fails(&[410]),
+        ),
+        post(
+            "/v1/execs/{exec_id}/stdin",
+            stdin,
+            op("send_stdin", "More standard input for an exec in the background; waits until the program has room.")
+                .query([Param::flag("close", "Nothing comes after it.")])
+                .takes_raw(json!({"application/octet-stream": {"schema": {}}}))
+                .answers::<StdinAnswer>(200, "The program has it.")
+                .fails(&[403, 409, 413]),
+        ),
+        post(
+            "/v1/execs/{exec_id}/signal",
+            signal,
+            op("signal_exec", "A signal to the process group of an exec's program.")
+                .takes::<SignalRequest>()
+                .sends(202, "It is on its way.", &[])
+                .fails(&[409]),
+        ),
+        get(
+            "/v1/execs/{exec_id}/attach",
+            attach::attach,
+            op("attach_exec", "A WebSocket onto a program: binary frames are its bytes, text frames control.")
+                .query([
+                    after(),
+                    Param::flag("read_only", "Only look on; the newest caller that does not is the writer."),
+                    Param::one_of("stderr", "Without a terminal: apart (text frames), merge or drop.", &STDERR),
+                    Param::one_of("hangup", "Whether the program ends with the caller.", &["detach", "cancel"]),
+                ])
+                .sends(101, "The protocol is WebSocket from here on.", &[])
+                .fails(&[410, 429]),
+        ),
+    ]
+}
+
+/// What becomes of standard error at an attachment.
+const STDERR: [&str; 3] = ["apart", "merge", "drop"];
 
 pub(super) fn failed(id: &RequestId) -> impl Fn(Failure) -> ApiError + '_ {
     |failure| ApiError::from(failure).of_request(&id.0)
@@ -203,12 +280,22 @@ pub(super) async fn output(
     Extension(principal): Extension<Principal>,
     Extension(id): Extension<RequestId>,
     Path(exec): Path<String>,
+    words: Words,
+) -> Result<Json<OutputAnswer>, ApiError> {
+    read_output(&state, &principal, &id, exec_id(&id, &exec)?, words).await
+}
+
+/// What an exec wrote, as the words of the query ask for it.
+pub(super) async fn read_output(
+    state: &State,
+    principal: &Principal,
+    id: &RequestId,
+    exec: ExecId,
     mut words: Words,
 ) -> Result<Json<OutputAnswer>, ApiError> {
-    let exec = exec_id(&id, &exec)?;
     let (only, after, wait) = read(&mut words).map_err(|error| error.of_request(&id.0))?;
     words.end().map_err(|error| error.of_request(&id.0))?;
-    let live = followed(&state, &principal, &id, &exec, after).await?;
+    let live = followed(state, principal, id, &exec, after).await?;
     let wanted = Wanted { only, events: false, characters: true };
     let part = live.log.after(after, wanted, ANSWER_BYTES, wait).await;
     let part = part.map_err(|past| beyond(past.end).of_request(&id.0))?;
@@ -242,11 +329,13 @@ pub(super) async fn stdin(
     Extension(id): Extension<RequestId>,
     Path(exec): Path<String>,
     mut words: Words,
-    body: Bytes,
+    request: Request,
 ) -> Result<Json<StdinAnswer>, ApiError> {
     let exec = exec_id(&id, &exec)?;
     let closed = words.flag("close").map_err(|error| error.of_request(&id.0))?;
     words.end().map_err(|error| error.of_request(&id.0))?;
+    let too_large = |_| ApiError::body_too_large(BODY_MAX).of_request(&id.0);
+    let body = to_bytes(request.into_body(), BODY_MAX).await.map_err(too_large)?;
     if !body.is_empty() || !closed {
         state.pipeline.send_input(&principal, &exec, &body).await.map_err(failed(&id))?;
     }

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod attach;
 mod confirmations;
 mod doctor;
 mod download;
@@ -16,13 +17,17 @@ mod grants;
 mod handlers;
 mod idempotency;
 mod live;
+mod openapi;
+mod routes;
 mod sandboxes;
 mod server;
+mod services;
 mod tokens;
 pub mod wire;
 mod words;
 
 pub use access::{Access, AccessRules, Peer};
 pub use doctor::Doctor;
-pub use handlers::{State, parse_exec, router};
-pub use server::serve;
+pub use handlers::{State, parse_exec};
+pub use routes::router;
+pub use server::{Owed, serve};

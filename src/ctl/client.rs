@@ -23,6 +23,8 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::{WebSocketStream, client_async, tungstenite};
 
 /// A Unix socket connects at once unless the daemon no longer takes callers.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -68,6 +70,9 @@ pub enum ClientError {
         #[source]
         source: serde_json::Error,
     },
+    /// The connection could not be made one onto a program.
+    #[error("can't attach")]
+    NoWebSocket(#[source] Box<tungstenite::Error>),
     /// The daemon said no, or could not.
     #[error("{}", .body.message)]
     Refused {
@@ -97,6 +102,9 @@ impl ClientError {
                 _ => Some("--socket or SANDBOXD_SOCKET must name the daemon's Unix socket"),
             },
             Self::Slow { .. } => Some("it may be stopped or overloaded; its log says more"),
+            Self::NoWebSocket(_) => {
+                Some("sandboxctl and sandboxd may be of different versions; try `sandboxctl health`")
+            }
             Self::HungUp(_) => Some("it was stopped or died; whatever it ran for us has ended with it"),
             Self::Unreadable { .. } => {
                 Some("sandboxctl and sandboxd may be of different versions; try `sandboxctl health`")
@@ -170,6 +178,15 @@ impl Client {
         self.call(Method::DELETE, path, Bytes::new()).await
     }
 
+    /// Sends bytes as they are.
+    pub async fn post_bytes<T: DeserializeOwned>(&self, path: &str, bytes: Bytes) -> Result<Answer<T>, ClientError> {
+        let body = Full::new(bytes).map_err(|never| match never {}).boxed();
+        let (response, _driver) = self.send_body(Method::POST, path, body, "application/octet-stream").await?;
+        let status = response.status();
+        let raw = response.into_body().collect().await.map_err(ClientError::HungUp)?.to_bytes();
+        understand(status, raw)
+    }
+
     /// Sends `length` bytes that come in pieces.
     pub async fn upload<T: DeserializeOwned>(
         &self,
@@ -229,6 +246,12 @@ impl Client {
         self.send_body(method, path, body, kind).await
     }
 
+    async fn connect(&self) -> Result<UnixStream, ClientError> {
+        let connect = timeout(CONNECT_TIMEOUT, UnixStream::connect(&self.socket));
+        let connected = connect.await.map_err(|_| self.slow(CONNECT_TIMEOUT))?;
+        connected.map_err(|source| ClientError::Unreachable { socket: self.socket.clone(), source })
+    }
+
     async fn send_body(
         &self,
         method: Method,
@@ -250,11 +273,7 @@ impl Client {
         }
         let request = request.body(body).map_err(|error| ClientError::Request(error.into()))?;
 
-        let connect = timeout(CONNECT_TIMEOUT, UnixStream::connect(&self.socket));
-        let stream = connect
-            .await
-            .map_err(|_| self.slow(CONNECT_TIMEOUT))?
-            .map_err(|source| ClientError::Unreachable { socket: self.socket.clone(), source })?;
+        let stream = self.connect().await?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(ClientError::HungUp)?;
         // A set ends its tasks when it is dropped: the connection does not outlive this call.
         let mut driver = JoinSet::new();
@@ -263,6 +282,35 @@ impl Client {
         });
         let response = sender.send_request(request).await.map_err(ClientError::HungUp)?;
         Ok((response, driver))
+    }
+}
+
+/// A connection onto a program.
+pub type WebSocket = WebSocketStream<UnixStream>;
+
+impl Client {
+    /// Attaches to a program.
+    pub async fn attach(&self, path: &str) -> Result<WebSocket, ClientError> {
+        let request = format!("ws://sandboxd{path}").into_client_request();
+        let mut request = request.map_err(|error| ClientError::Request(error.into()))?;
+        if let Some(token) = &self.token {
+            let bearer = format!("Bearer {token}").parse();
+            let bearer =
+                bearer.map_err(|error: hyper::header::InvalidHeaderValue| ClientError::Request(error.into()))?;
+            request.headers_mut().insert(AUTHORIZATION, bearer);
+        }
+        let stream = self.connect().await?;
+        match client_async(request, stream).await {
+            Ok((socket, _)) => Ok(socket),
+            Err(tungstenite::Error::Http(response)) => {
+                let (status, raw) = (response.status(), response.body().clone().unwrap_or_default());
+                Err(match understand::<IgnoredAny>(status, raw.into()) {
+                    Err(error) => error,
+                    Ok(_) => ClientError::NoWebSocket(Box::new(tungstenite::Error::Http(response))),
+                })
+            }
+            Err(error) => Err(ClientError::NoWebSocket(Box::new(error))),
+        }
     }
 }
 

@@ -60,6 +60,18 @@ pub enum CtlError {
     /// What arrived is not what was sent.
     #[error("{} changed while it was sent", .0.display())]
     Transfer(PathBuf),
+    /// The connection onto a program broke.
+    #[error("the connection to the program broke")]
+    Attach(#[source] tokio_tungstenite::tungstenite::Error),
+    /// It ended without a word.
+    #[error("sandboxd hung up")]
+    AttachEnded,
+    /// We have no terminal to give.
+    #[error("-t needs a terminal on standard input")]
+    NoTerminal,
+    /// Our terminal does not do as it is told.
+    #[error("can't set up the terminal")]
+    Terminal(#[source] io::Error),
     /// Our output can't be written.
     #[error("can't write the output")]
     Write(#[source] io::Error),
@@ -78,6 +90,9 @@ impl CtlError {
             Self::Client(ClientError::Slow { .. }) => ("daemon_slow", DOWN),
             Self::Client(ClientError::HungUp(_)) => ("daemon_hung_up", DOWN),
             Self::Client(ClientError::Unreadable { .. }) => ("unreadable_answer", OURS),
+            Self::Client(ClientError::NoWebSocket(_)) | Self::Attach(_) | Self::AttachEnded => ("daemon_hung_up", DOWN),
+            Self::NoTerminal => ("no_terminal", USAGE),
+            Self::Terminal(_) => ("no_terminal", OURS),
             Self::Client(ClientError::Request(_) | ClientError::Refused { .. }) => ("unwritable_request", OURS),
             Self::ReadFile { .. } | Self::ReadStdin(_) => ("unreadable_file", USAGE),
             Self::UnnamedInput(_) => ("unnamed_input", USAGE),

@@ -82,9 +82,11 @@ pub enum Verb {
     Token(commands::token::Token),
     /// Make, list, show, keep and remove sandboxes
     Sandbox(commands::sandbox::Sandbox),
+    /// Start, list, follow and stop programs that run on in a sandbox
+    Service(commands::service::Service),
     /// Send, fetch, list and change files of a sandbox
     Fs(commands::fs::Fs),
-    /// List, show and cancel execs, and what they left
+    /// List, show, follow, feed, signal, attach to and cancel execs, and what they left
     Exec(commands::execs::Execs),
     /// List, show and check profiles
     Profile(commands::profile::Profile),
@@ -156,6 +158,7 @@ pub async fn perform(verb: Verb, context: &Context) -> u8 {
         Verb::Health(health) => health.perform(context).await,
         Verb::Token(token) => token.perform(context).await,
         Verb::Sandbox(sandbox) => sandbox.perform(context).await,
+        Verb::Service(service) => service.perform(context).await,
         Verb::Fs(fs) => fs.perform(context).await,
         Verb::Exec(execs) => execs.perform(context).await,
         Verb::Profile(profile) => profile.perform(context).await,

@@ -10,13 +10,15 @@
 use super::client::RunHandle;
 use super::log::Log;
 use super::stop::Stop;
-use crate::model::ProgramSignal;
+use super::terminal::Terminal;
+use crate::model::{ProgramSignal, Tty};
 use crate::workspace::Store;
 use sha2::{Digest, Sha256};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe;
+use tokio::sync::{MutexGuard, OwnedSemaphorePermit, Semaphore, watch};
 
 /// One exec from its listing until nobody wants to know of it.
 #[derive(Debug)]
@@ -27,7 +29,44 @@ pub struct Live {
     pub log: Log,
     pub(super) input: Input,
     pub(super) control: OnceLock<RunHandle>,
+    /// While it has one.
+    pub(super) terminal: Mutex<Option<Arc<Terminal>>>,
+    has_terminal: AtomicBool,
     signals: AtomicU64,
+    /// Who writes: each that attaches to write is one more.
+    writer: watch::Sender<u64>,
+    places: Arc<Semaphore>,
+}
+
+/// Callers that may be attached to one exec at once.
+const ATTACHED_MAX: usize = 128;
+
+/// A place at an exec, until this is dropped.
+#[derive(Debug)]
+pub struct Attachment(#[expect(dead_code, reason = "held for its drop")] OwnedSemaphorePermit);
+
+/// The one attached caller whose input reaches the program, until another takes over.
+#[derive(Debug)]
+pub struct Writer {
+    live: Arc<Live>,
+    number: u64,
+}
+
+impl Writer {
+    /// Resolves when another has taken over.
+    pub async fn taken_over(&self) {
+        let mut writer = self.live.writer.subscribe();
+        // The sender lives as long as the exec.
+        let _ = writer.wait_for(|writer| *writer != self.number).await;
+    }
+
+    /// Gives the program input, if this still is the writer.
+    pub async fn write(&self, bytes: &[u8]) -> Result<(), Unreached> {
+        if *self.live.writer.borrow() != self.number {
+            return Ok(()); // it is about to be told
+        }
+        self.live.write(bytes).await
+    }
 }
 
 /// Why input or a signal does not reach a program.
@@ -42,6 +81,8 @@ pub enum Unreached {
         /// How many.
         left: u64,
     },
+    /// It has no terminal.
+    NoTerminal,
 }
 
 /// What was sent to a program while it ran, for its record.
@@ -61,8 +102,17 @@ impl Live {
     /// An exec that is to come. With a store its log is bounded in memory.
     #[must_use]
     pub fn new(store: Option<Arc<Store>>) -> Self {
-        let (input, control) = (Input::default(), OnceLock::new());
-        Self { stop: Stop::default(), log: Log::new(store), input, control, signals: AtomicU64::new(0) }
+        Self {
+            stop: Stop::default(),
+            log: Log::new(store),
+            input: Input::default(),
+            control: OnceLock::new(),
+            terminal: Mutex::default(),
+            has_terminal: AtomicBool::new(false),
+            signals: AtomicU64::new(0),
+            writer: watch::Sender::new(0),
+            places: Arc::new(Semaphore::new(ATTACHED_MAX)),
+        }
     }
 
     /// One that has ended, of which only the log is left.
@@ -81,12 +131,54 @@ impl Live {
         self.input.close().await
     }
 
-    /// Sends a signal to the process group of its program.
+    /// Sends a signal to the process group of its program; at a terminal those that a key would send go to whatever is
+    /// in its foreground.
     pub fn signal(&self, signal: ProgramSignal) -> Result<(), Unreached> {
         let run = self.control.get().ok_or(Unreached::NotStarted)?;
         self.signals.fetch_add(1, Ordering::Relaxed);
-        run.signal(signal);
+        if !self.terminal().is_some_and(|terminal| terminal.signal(signal)) {
+            run.signal(signal);
+        }
         Ok(())
+    }
+
+    fn terminal(&self) -> Option<Arc<Terminal>> {
+        self.terminal.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// It has a terminal from now on, or none any more.
+    pub(super) fn set_terminal(&self, terminal: Option<Arc<Terminal>>) {
+        self.has_terminal.fetch_or(terminal.is_some(), Ordering::Relaxed);
+        *self.terminal.lock().unwrap_or_else(PoisonError::into_inner) = terminal;
+    }
+
+    /// Whether its program has, or had, a terminal.
+    #[must_use]
+    pub fn has_terminal(&self) -> bool {
+        self.has_terminal.load(Ordering::Relaxed)
+    }
+
+    /// Gives its terminal another size.
+    pub fn resize(&self, tty: Tty) -> Result<(), Unreached> {
+        let terminal = self.terminal().ok_or(Unreached::NoTerminal)?;
+        terminal.resize(tty).map_err(|_| Unreached::Closed)
+    }
+
+    /// A place for one more caller, if there is one.
+    #[must_use]
+    pub fn attach(&self) -> Option<Attachment> {
+        self.places.clone().try_acquire_owned().ok().map(Attachment)
+    }
+
+    /// Takes over from whoever writes.
+    #[must_use]
+    pub fn writer(self: &Arc<Self>) -> Writer {
+        let mut number = 0;
+        self.writer.send_modify(|writer| {
+            *writer += 1;
+            number = *writer;
+        });
+        Writer { live: self.clone(), number }
     }
 
     /// What was sent to it while it ran, if anything.
@@ -110,13 +202,35 @@ pub(super) struct Input {
     posted: Mutex<Posted>,
 }
 
+/// Input that is open and belongs to the request until it has been fed.
+pub(super) struct Opening<'a> {
+    input: &'a Input,
+    to: MutexGuard<'a, To>,
+    more: bool,
+}
+
+impl Opening<'_> {
+    /// Writes what came with the request, and closes if nothing may follow.
+    pub(super) async fn feed(mut self, bytes: &[u8]) {
+        self.input.put(&mut self.to, bytes).await;
+        if !self.more {
+            *self.to = To::Closed;
+        }
+    }
+}
+
+/// Where input goes.
 #[derive(Debug, Default)]
-enum To {
+pub(super) enum To {
     #[default]
     NotYet,
     Pipe(pipe::Sender),
+    Terminal(Arc<Terminal>),
     Closed,
 }
+
+/// What a terminal's line discipline takes for the end of input.
+const END_OF_FILE: &[u8] = &[4];
 
 #[derive(Debug, Default)]
 struct Posted {
@@ -126,15 +240,17 @@ struct Posted {
 }
 
 impl Input {
-    /// Opens it, writes what came with the request, and closes it if nothing may follow.
-    pub(super) async fn begin(&self, to: Option<pipe::Sender>, bytes: &[u8], more: Option<u64>) {
+    /// Ends it with its program.
+    pub(super) async fn end(&self) {
+        *self.to.lock().await = To::Closed;
+    }
+
+    /// Opens it, for so many bytes beside those of the request. Whoever sends some waits until those are fed.
+    pub(super) async fn open(&self, to: To, more: Option<u64>) -> Opening<'_> {
         self.left.store(more.unwrap_or(0), Ordering::Relaxed);
         let mut guard = self.to.lock().await;
-        *guard = to.map_or(To::Closed, To::Pipe);
-        self.put(&mut guard, bytes).await;
-        if more.is_none() {
-            *guard = To::Closed;
-        }
+        *guard = to;
+        Opening { input: self, to: guard, more: more.is_some() }
     }
 
     /// Bytes that the program was given.
@@ -147,7 +263,7 @@ impl Input {
         match *to {
             To::NotYet => return Err(Unreached::NotStarted),
             To::Closed => return Err(Unreached::Closed),
-            To::Pipe(_) => {}
+            To::Pipe(_) | To::Terminal(_) => {}
         }
         let left = self.left.load(Ordering::Relaxed);
         let left_then = left.checked_sub(bytes.len() as u64).ok_or(Unreached::TooMuch { left })?;
@@ -162,10 +278,14 @@ impl Input {
         if matches!(*to, To::Closed) { Err(Unreached::Closed) } else { Ok(()) }
     }
 
-    pub(super) async fn close(&self) -> Result<(), Unreached> {
+    async fn close(&self) -> Result<(), Unreached> {
         let mut to = self.to.lock().await;
         match *to {
             To::NotYet => Err(Unreached::NotStarted),
+            To::Terminal(_) => {
+                self.put(&mut to, END_OF_FILE).await;
+                Ok(())
+            }
             To::Pipe(_) | To::Closed => {
                 *to = To::Closed;
                 Ok(())
@@ -175,16 +295,20 @@ impl Input {
 
     /// Writes all of it, or closes: a program that reads no more is within its rights.
     async fn put(&self, to: &mut To, bytes: &[u8]) {
-        let To::Pipe(pipe) = to else { return };
         let mut rest = bytes;
         while !rest.is_empty() {
-            match pipe.write(rest).await {
+            let written = match to {
+                To::Pipe(pipe) => pipe.write(rest).await,
+                To::Terminal(terminal) => terminal.write(rest).await,
+                To::NotYet | To::Closed => return,
+            };
+            match written {
                 Ok(taken @ 1..) => {
                     self.taken.fetch_add(taken as u64, Ordering::Relaxed);
                     rest = &rest[taken..];
                 }
                 Ok(0) | Err(_) => {
-                    *to = To::Closed; // EPIPE: nobody reads
+                    *to = To::Closed; // EPIPE, EIO: nobody reads
                     return;
                 }
             }
@@ -203,7 +327,8 @@ mod tests {
         let live = Live::new(None);
         assert_eq!(live.write(b"x").await, Err(Unreached::NotStarted));
         let (ours, theirs) = input_pipe(true).expect("a pipe");
-        live.input.begin(ours, b"a", Some(3)).await;
+        let opening = live.input.open(To::Pipe(ours.expect("our end")), Some(3)).await;
+        opening.feed(b"a").await;
         live.write(b"bc").await.expect("open");
         assert_eq!(live.write(b"de").await, Err(Unreached::TooMuch { left: 1 }));
         live.write(b"d").await.expect("open");
@@ -221,7 +346,7 @@ mod tests {
         let live = Live::new(None);
         let (ours, theirs) = input_pipe(true).expect("a pipe");
         drop(theirs);
-        live.input.begin(ours, b"hello", None).await;
+        live.input.open(To::Pipe(ours.expect("our end")), None).await.feed(b"hello").await;
         assert_eq!((live.input.taken(), live.write(b"x").await), (0, Err(Unreached::Closed)));
     }
 }

@@ -97,7 +97,7 @@ pub struct Wanted {
 
 /// A part of a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Part {
+pub struct Excerpt {
     /// What is in it.
     pub pieces: Vec<Piece>,
     /// Where the next part begins.
@@ -364,6 +364,13 @@ impl Log {
         grown.wait_for(|grown| grown.closed || grown.started).await.is_ok_and(|grown| grown.started)
     }
 
+    /// Resolves when nothing will come any more.
+    pub async fn wait_closed(&self) {
+        let mut grown = self.grown.subscribe();
+        // The sender lives as long as this log.
+        let _ = grown.wait_for(|grown| grown.closed).await;
+    }
+
     /// The position where it ends now.
     #[must_use]
     pub fn end(&self) -> u64 {
@@ -387,7 +394,7 @@ impl Log {
 
     /// What comes after a position, up to about `most` bytes, as soon as there is something; nothing, if that takes longer
     /// than `wait`.
-    pub async fn after(&self, after: u64, wanted: Wanted, most: usize, wait: Duration) -> Result<Part, Beyond> {
+    pub async fn after(&self, after: u64, wanted: Wanted, most: usize, wait: Duration) -> Result<Excerpt, Beyond> {
         let deadline = Instant::now() + wait;
         let mut grown = self.grown.subscribe();
         let mut after = after;
@@ -412,7 +419,7 @@ impl Log {
         }
     }
 
-    async fn read(&self, after: u64, wanted: Wanted, most: usize) -> Result<Part, Beyond> {
+    async fn read(&self, after: u64, wanted: Wanted, most: usize) -> Result<Excerpt, Beyond> {
         let (cuts, mut part, file) = {
             let inner = self.inner();
             let (cuts, part) = inner.cut(after, wanted, most)?;
@@ -453,7 +460,7 @@ fn from_file(file: Option<&File>, at: u64, length: usize) -> Vec<u8> {
 }
 
 /// Whether all that there is are the first bytes of one character.
-fn is_part_of_char(part: &Part) -> bool {
+fn is_part_of_char(part: &Excerpt) -> bool {
     match &part.pieces[..] {
         [Piece { what: What::Output(_, bytes), .. }] if bytes.len() < 4 => {
             std::str::from_utf8(bytes).is_err_and(|error| error.valid_up_to() == 0 && error.error_len().is_none())
@@ -462,7 +469,7 @@ fn is_part_of_char(part: &Part) -> bool {
     }
 }
 
-impl Part {
+impl Excerpt {
     /// Leaves the first bytes of a character that is cut at the end for the next part.
     fn end_with_characters(&mut self) {
         let Some(Piece { seq, what: What::Output(_, bytes) }) = self.pieces.last_mut() else { return };
@@ -491,7 +498,7 @@ impl Inner {
     }
 
     /// Pieces after a position; their bytes are still to be put in, one cut for each.
-    fn cut(&self, after: u64, wanted: Wanted, most: usize) -> Result<(Vec<Cut>, Part), Beyond> {
+    fn cut(&self, after: u64, wanted: Wanted, most: usize) -> Result<(Vec<Cut>, Excerpt), Beyond> {
         if after > self.end {
             return Err(Beyond { end: self.end });
         }
@@ -526,7 +533,7 @@ impl Inner {
             }
         }
         let last = self.closed && next == self.end;
-        Ok((cuts, Part { pieces, next, last }))
+        Ok((cuts, Excerpt { pieces, next, last }))
     }
 
     fn bytes_at(&self, offset: u64, length: usize) -> Cut {

@@ -15,11 +15,15 @@ mod outcome;
 mod process;
 mod pump;
 mod stop;
+mod terminal;
+mod volumes;
 
 pub use crate::isolation::warden::ProfileState;
 pub use crate::isolation::warden::protocol::PoolGauges;
+pub use crate::isolation::warden::store::Part;
 pub use client::{Warden, WardenGone};
-pub use live::{Live, Sent, Unreached};
-pub use log::{Beyond, Event, Exit, Log, Part, Piece, Wanted, What};
-pub use process::{Executor, HostReport, RunError, Under};
+pub use live::{Attachment, Live, Sent, Unreached, Writer};
+pub use log::{Beyond, Event, Excerpt, Exit, Log, Piece, Wanted, What};
+pub use process::{Executor, HostReport, RunError, StoreState, Under};
 pub use stop::{Stop, StopCause};
+pub use volumes::Btrfs;

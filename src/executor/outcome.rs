@@ -35,7 +35,7 @@ pub(super) fn end(cause: Cause, status: Option<Status>) -> End {
     let (exit_code, signal) = match status {
         Some(Status::Exited(code)) => (Some(code), None),
         Some(Status::Signaled(number)) => (None, Some(signal_name(number))),
-        Some(Status::Fault(_)) | None => (None, None),
+        Some(Status::Fault(_) | Status::Terminal) | None => (None, None),
     };
     let start_error = match status {
         Some(Status::Fault(fault)) => Some(start_error(fault)),
@@ -52,7 +52,7 @@ pub(super) fn end(cause: Cause, status: Option<Status>) -> End {
         (Cause::Itself, Some(Status::Fault(_))) => Ending::FailedToStart,
         (Cause::Itself, Some(Status::Signaled(libc::SIGXCPU))) => Ending::CpuExceeded,
         (Cause::Itself, Some(Status::Signaled(_))) => Ending::Signaled,
-        (Cause::Itself, None) => Ending::Lost,
+        (Cause::Itself, Some(Status::Terminal) | None) => Ending::Lost,
     };
     // What we ended with SIGKILL has no signal of its own to report.
     let ours = matches!(ending, Ending::TimedOut | Ending::Cancelled | Ending::OomKilled | Ending::CpuExceeded);

@@ -1,30 +1,35 @@
 //! The process domain: one program in one sandbox.
 
 use super::client::{Accept, Warden, WardenGone};
-use super::live::Live;
+use super::live::{Live, To};
 use super::log::Event;
 use super::stop::ByteBudget;
+use super::terminal::Terminal;
 use super::{outcome, pump};
 use crate::evidence::{EvidenceError, OpenRecord};
 use crate::isolation::fault::{Fault, Step};
 use crate::isolation::landlock;
 use crate::isolation::probe::Kernel;
 use crate::isolation::warden::protocol::{Cause, Counted, GO, Refused, Run, STATUS_LEN, Status, Workspace};
+use crate::isolation::warden::store::Part;
+use crate::isolation::warden::wire;
 use crate::isolation::warden::words::{Words, WordsError};
 use crate::model::{
-    CgroupMode, CgroupReport, Channel, Enforcement, ExecId, Hold, Layer, Limit, Mode, Outcome, SeccompReport, Usage,
+    CgroupMode, CgroupReport, Channel, Enforcement, ExecId, Hold, Layer, Limit, Mode, Outcome, ProjectId,
+    SeccompReport, StoreReport, Usage,
 };
 use crate::observe;
 use crate::policy::Permit;
 use crate::workspace::{Laid, Store, WorkspaceError};
 use nix::errno::Errno;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 use tokio::net::unix::pipe;
+use tokio::sync::watch;
 
 /// What the host was found to have; the same for every run of a daemon.
 #[derive(Debug, Clone)]
@@ -39,6 +44,19 @@ pub struct HostReport {
     pub cgroup_degraded: Vec<String>,
     /// Errno of the trial id-mapped mount; 0 if it worked.
     pub idmap_errno: i32,
+    /// Where workspaces lie.
+    pub store: StoreState,
+}
+
+/// The store, as start-up found or made it.
+#[derive(Debug, Clone)]
+pub struct StoreState {
+    /// `btrfs` or `directory`.
+    pub driver: &'static str,
+    /// Where it is.
+    pub place: String,
+    /// Why it is not one with limits, if it is not.
+    pub lacking: Option<String>,
 }
 
 /// What a run needs to know of the set of profiles it was judged under.
@@ -80,6 +98,7 @@ pub enum RunError {
 struct Prepared {
     accept: Accept,
     laid: Laid,
+    bounded: bool,
     stdin: Option<pipe::Sender>,
     stdout: pipe::Receiver,
     stderr: pipe::Receiver,
@@ -136,9 +155,9 @@ impl Executor {
         let words = Words::new(permit.command(), permit.cwd(), permit.argv(), env)?;
         let laid = self.lay(exec, permit).await?;
         let workspace = match (&laid, permit.project()) {
-            (Laid::Project, Some(project)) => Workspace::Project(project.clone()),
+            (Laid::Project { .. }, Some(project)) => Workspace::Project(project.clone()),
             (Laid::ThrowAway { inputs }, _) => Workspace::ThrowAway { inputs: inputs.is_some() },
-            (Laid::Project, None) => unreachable!("a project is laid only where one was named"),
+            (Laid::Project { .. }, None) => unreachable!("a project is laid only where one was named"),
         };
 
         let (stdout, stdout_inside) = pump::output_pipe().map_err(RunError::Pipes)?;
@@ -153,6 +172,7 @@ impl Executor {
             limits: *permit.limits(),
             workspace,
             signals: permit.mode() != Mode::Wait,
+            tty: permit.tty(),
             words,
         };
         let accepted = self.warden.run(run, vec![stdin_inside, stdout_inside, stderr_inside]).await?;
@@ -160,7 +180,8 @@ impl Executor {
             Refused::Profile => RunError::Overtaken,
             refused => RunError::Refused(refused),
         })?;
-        Ok(Prepared { accept, laid, stdin, stdout, stderr })
+        let bounded = matches!(laid, Laid::Project { bounded: true });
+        Ok(Prepared { accept, laid, bounded, stdin, stdout, stderr })
     }
 
     /// Lets the program start, now that there is a record of it, and sees it to its end.
@@ -172,33 +193,59 @@ impl Executor {
         under: &Under,
         live: &Live,
     ) -> Result<Outcome, RunError> {
-        let Prepared { accept: Accept { status, mut ended, kill }, laid, stdin, stdout, stderr } = prepared;
-        let status = StatusSocket::new(status).map_err(RunError::Pipes)?;
+        let Prepared { accept: Accept { status, mut ended, kill }, laid, bounded, stdin, stdout, stderr } = prepared;
+        let mut status = StatusSocket::new(status).map_err(RunError::Pipes)?;
         let (limits, stop, log) = (permit.limits(), &live.stop, &live.log);
         log.bound([Limit::StdoutBytes, Limit::StderrBytes].map(|limit| limits.get(limit)));
+        // Before the start: whoever attaches then finds it. None: a fault came in its place, which is the last word.
+        let terminal = match permit.tty() {
+            Some(_) => status.terminal().await,
+            None => None,
+        };
+        let terminal = terminal.map(Terminal::new).transpose().map_err(RunError::Pipes)?.map(Arc::new);
+        live.set_terminal(terminal.clone());
+        let to = match (&terminal, stdin) {
+            (Some(terminal), _) => To::Terminal(terminal.clone()),
+            (None, Some(pipe)) => To::Pipe(pipe),
+            (None, None) => To::Closed,
+        };
+        let input = live.input.open(to, permit.stdin_open().then(|| permit.stdin_most())).await;
         // A second run of the same exec does not get here: the first ends it.
         let _ = live.control.set(kill.handle());
         log.event(Event::Started);
         status.go();
         let started = Instant::now();
         let written = ByteBudget::new(permit.metered().bytes_out, stop);
-        let more = permit.stdin_open().then(|| permit.stdin_most());
-        let ((), (), (), last_word, ended) = tokio::join!(
-            live.input.begin(stdin, permit.stdin(), more),
-            pump::drain(stdout, Channel::Stdout, log, &written),
-            pump::drain(stderr, Channel::Stderr, log, &written),
-            async { (status.last_word().await, started.elapsed()) },
-            async {
-                tokio::select! {
+        let (over, is_over) = watch::channel(false);
+        let talk = async {
+            match &terminal {
+                Some(terminal) => {
+                    input.feed(&[]).await;
+                    terminal.drain(log, &written, is_over).await;
+                }
+                None => {
+                    tokio::join!(
+                        input.feed(permit.stdin()),
+                        pump::drain(stdout, Channel::Stdout, log, &written),
+                        pump::drain(stderr, Channel::Stderr, log, &written),
+                    );
+                }
+            }
+        };
+        let ((), last_word, ended) =
+            tokio::join!(talk, async { (status.last_word().await, started.elapsed()) }, async {
+                let ended = tokio::select! {
                     ended = &mut ended => ended,
                     () = stop.stopped() => {
                         kill.kill();
                         ended.await
                     }
-                }
-            },
-        );
-        let _ = live.input.close().await; // nobody reads it any more
+                };
+                over.send_replace(true);
+                ended
+            },);
+        live.set_terminal(None);
+        live.input.end().await; // nobody reads it any more
         let [stdout, stderr] = log.outputs().await;
         let bytes_in = live.input.taken();
         let (last_word, wall) = last_word;
@@ -212,7 +259,7 @@ impl Executor {
         let usage = usage(wall.as_millis(), &counted, bytes_in, stdout.total + stderr.total);
         Ok(Outcome {
             limits_hit: outcome::limits_hit(end.ending, permit, stop.cause(), &counted, &stdout, &stderr),
-            enforcement: self.enforcement(permit, under),
+            enforcement: self.enforcement(permit, under, bounded),
             ending: end.ending,
             exit_code: end.exit_code,
             signal: end.signal,
@@ -221,6 +268,15 @@ impl Executor {
             stderr,
             usage,
         })
+    }
+
+    /// Limits what a project's areas may hold; one whose areas are plain directories has no limit.
+    pub async fn bound(&self, project: &ProjectId, part: Part, bytes: u64) -> Result<(), RunError> {
+        match self.warden.bound(project.clone(), part, bytes).await? {
+            Ok(()) => Ok(()),
+            Err(Errno::ENOENT) if part == Part::Live => Ok(()),
+            Err(errno) => Err(RunError::Refused(Refused::Workspace(errno as i32))),
+        }
     }
 
     /// Lays the files down, off the async threads when there is something to write.
@@ -238,7 +294,7 @@ impl Executor {
     }
 
     /// What stood around a run of this permit. Every layer fails closed, so what was planned is what held.
-    fn enforcement(&self, permit: &Permit, under: &Under) -> Enforcement {
+    fn enforcement(&self, permit: &Permit, under: &Under, bounded: bool) -> Enforcement {
         let host = &self.host;
         let mut degraded = host.cgroup_degraded.clone();
         let report = landlock::report(host.kernel.landlock_abi);
@@ -246,12 +302,14 @@ impl Executor {
             let missing = landlock::missing(host.kernel.landlock_abi).join(", ");
             degraded.push(format!("landlock ABI {} lacks {missing}", report.abi));
         }
-        let workspace = if permit.project().is_some() {
-            degraded.push("workspace: a plain directory has no limit in bytes and inodes".to_owned());
-            "directory"
-        } else {
-            "tmpfs"
-        };
+        let store = store_report(permit, bounded);
+        match store.driver.as_str() {
+            "directory" => {
+                degraded.push("workspace: a plain directory has no limit in bytes and inodes".to_owned());
+            }
+            "btrfs" => degraded.push("workspace: btrfs limits the bytes that files take, not their number".to_owned()),
+            _ => {}
+        }
         let names = ["user", "mount", "pid", "ipc", "uts", "cgroup", "net"];
         Enforcement {
             namespaces: names.map(str::to_owned).to_vec(),
@@ -262,9 +320,22 @@ impl Executor {
                 controllers: host.cgroup_layers.iter().map(|layer| layer.name().to_owned()).collect(),
             },
             privileges: Hold::Full,
-            workspace: workspace.to_owned(),
+            workspace: store.driver.clone(),
+            store: Some(store),
             degraded,
         }
+    }
+}
+
+/// What the work area of a permit lies on.
+fn store_report(permit: &Permit, bounded: bool) -> StoreReport {
+    let limits = permit.limits();
+    let (bytes, inodes) = (limits.get(Limit::WorkBytes), limits.get(Limit::WorkInodes));
+    let report = |driver: &str, inodes, enforced| StoreReport { driver: driver.to_owned(), bytes, inodes, enforced };
+    match (permit.project(), bounded) {
+        (None, _) => report("tmpfs", Some(inodes), true),
+        (Some(_), true) => report("btrfs", None, true),
+        (Some(_), false) => report("directory", Some(inodes), false),
     }
 }
 
@@ -289,13 +360,13 @@ fn usage(wall_ms: u128, counted: &Counted, bytes_in: u64, bytes_out: u64) -> Usa
     }
 }
 
-/// The socket on which init reports.
-struct StatusSocket(UnixDatagram);
+/// The socket on which init reports, and what it said before it was asked for its last word.
+struct StatusSocket(UnixDatagram, Option<Status>);
 
 impl StatusSocket {
     fn new(socket: OwnedFd) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&socket, true)?;
-        Ok(Self(UnixDatagram::from_std(std::os::unix::net::UnixDatagram::from(socket))?))
+        Ok(Self(UnixDatagram::from_std(std::os::unix::net::UnixDatagram::from(socket))?, None))
     }
 
     /// Lets the program start.
@@ -304,9 +375,27 @@ impl StatusSocket {
         let _ = rustix::net::send(&self.0, &[GO], rustix::net::SendFlags::NOSIGNAL);
     }
 
+    /// The master of the program's terminal; none if something else came first.
+    async fn terminal(&mut self) -> Option<OwnedFd> {
+        let mut record = [0; STATUS_LEN];
+        let socket = &self.0;
+        let received = socket
+            .async_io(Interest::READABLE, || wire::receive(socket.as_fd(), &mut record).map_err(io::Error::from))
+            .await;
+        let (length, mut fds) = received.ok()?;
+        match Status::decode(&record[..length]) {
+            Ok(Status::Terminal) => fds.pop(),
+            Ok(other) => {
+                self.1 = Some(other);
+                None
+            }
+            Err(_) => None, // its end, which the last word tells
+        }
+    }
+
     /// What init said last before it was gone. A fault is the last word even if an exit follows it.
     async fn last_word(&self) -> Option<Status> {
-        let mut last = None;
+        let mut last = self.1;
         let mut record = [0; STATUS_LEN];
         loop {
             let received = self

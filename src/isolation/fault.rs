@@ -87,6 +87,8 @@ steps! {
     EnterCwd: None, "enter the working directory";
     /// No controlling terminal, own process group.
     NewSession: Some(Layer::Privileges), "start a session";
+    /// As leader of its session, which it now has. Only for a run that is to have one.
+    Terminal: None, "take its terminal";
     /// As leader of its group: a signal to it is one to all of them. Only for a run that is to get any.
     OfferSignals: None, "hand the warden its pidfd";
     /// Hard limits: the program can't raise them.

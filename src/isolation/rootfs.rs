@@ -3,14 +3,14 @@
 //! ```text
 //! /                tmpfs, read-only: the skeleton            /proc /tmp /run /home/sandbox  mounted by the child
 //! /usr, /bin …     the host's (or the image's), read-only    /workspace/{inputs,work,artifacts}  likewise
-//! /etc             generated (host) or the image's own       /dev  tmpfs, read-only, five nodes and links
+//! /etc             generated (host) or the image's own       /dev  tmpfs, read-only, six nodes and links
 //! ```
 //!
 //! No part of the host's /root, /home, /var, /boot, /opt, /srv, /mnt or /sys is in it.
 #![forbid(unsafe_code)]
 
 use super::sys::{TreeAttributes, clone_tree, set_tree_attributes};
-use super::{etc, plan};
+use super::{etc, plan, store};
 use crate::model::Rootfs;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, open};
@@ -21,7 +21,7 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{FileTypeExt, symlink};
 use std::path::{Path, PathBuf};
 
 /// A tree that could not be built.
@@ -73,8 +73,10 @@ const SKELETON: &[&str] = &[
     "var/lib/apt/lists/partial",
     "var/cache/apt/archives/partial",
 ];
-/// Character devices of major 1 that a program may use.
-const DEVICES: &[(&str, u64)] = &[("null", 3), ("zero", 5), ("full", 7), ("random", 8), ("urandom", 9)];
+/// Character devices that a program may use, with their numbers. `tty` is whoever opens it's own terminal, and ENXIO
+/// where there is none.
+const DEVICES: &[(&str, (u64, u64))] =
+    &[("null", (1, 3)), ("zero", (1, 5)), ("full", (1, 7)), ("random", (1, 8)), ("urandom", (1, 9)), ("tty", (5, 0))];
 
 fn writing(path: &Path) -> impl FnOnce(io::Error) -> RootfsError {
     let path = path.to_owned();
@@ -128,9 +130,9 @@ fn make_devices(tree: &Path) -> Result<(), RootfsError> {
     let dev = tree.join("dev");
     // The one mount without nodev: the nodes below are all that it holds, and it becomes read-only with the tree.
     mount_tmpfs(&dev, "size=64k,nr_inodes=32,mode=0755", MsFlags::MS_NOEXEC)?;
-    for &(name, minor) in DEVICES {
+    for &(name, (major, minor)) in DEVICES {
         let path = dev.join(name);
-        mknod(&path, SFlag::S_IFCHR, Mode::from_bits_truncate(0o666), makedev(1, minor))
+        mknod(&path, SFlag::S_IFCHR, Mode::from_bits_truncate(0o666), makedev(major, minor))
             .map_err(mounting("make the device", &path))?;
         // mknod's mode goes through the umask.
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o666);
@@ -197,7 +199,8 @@ pub const WORKSPACES: &str = "/workspaces";
 
 /// Moves this process into a mount namespace of its own whose root holds nothing but the trees, the workspaces and a /proc.
 ///
-/// `scratch` is an empty directory of ours; nothing stays mounted on it outside. Returns the tree of each rootfs.
+/// `scratch` is an empty directory of ours; nothing stays mounted on it outside. `workspaces` is a directory, or the
+/// device of a store. Returns the tree of each rootfs.
 pub fn enter_warden_root(
     scratch: &Path,
     workspaces: &Path,
@@ -214,9 +217,17 @@ pub fn enter_warden_root(
         std::fs::create_dir(place(name)).map_err(writing(&place(name)))?;
     }
     // Not recursive: a /proc with something mounted in it would not count as one that is fully visible.
-    for (source, name) in [(Path::new("/proc"), "proc"), (workspaces, WORKSPACES)] {
+    let bind = |source: &Path, name: &str| {
         mount(Some(source), &place(name), None::<&str>, MsFlags::MS_BIND, None::<&str>)
-            .map_err(mounting("bind", source))?;
+            .map_err(mounting("bind", source))
+    };
+    bind(Path::new("/proc"), "proc")?;
+    if workspaces.metadata().is_ok_and(|known| known.file_type().is_block_device()) {
+        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+        mount(Some(workspaces), &place(WORKSPACES), Some("btrfs"), flags, Some(store::OPTIONS))
+            .map_err(mounting("mount the store's", workspaces))?;
+    } else {
+        bind(workspaces, WORKSPACES)?;
     }
     let mut trees: Vec<Result<CString, RootfsError>> = Vec::with_capacity(roots.len());
     for (index, rootfs) in roots.iter().enumerate() {

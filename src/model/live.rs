@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// The terminal that a program is given.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tty {
     /// Columns.
@@ -40,7 +40,7 @@ impl Tty {
 }
 
 /// Where a program writes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Channel {
     /// Standard output; everything that a terminal shows.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 pub const DEFAULT_PROFILE: &str = "python-default";
 
 /// `POST /v1/execs`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExecRequest {
     /// Profile to run under.
@@ -65,7 +65,7 @@ fn default_profile() -> String {
 }
 
 /// How the answer comes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// When the exec has ended.
@@ -78,7 +78,7 @@ pub enum Mode {
 }
 
 /// What kind of code it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// Python.
@@ -90,7 +90,7 @@ pub enum Kind {
 }
 
 /// The program of an exec.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExecSpec {
     /// What kind.
@@ -113,7 +113,7 @@ pub struct ExecSpec {
 }
 
 /// One input file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Input {
     /// Path below `/workspace/inputs`.
@@ -127,7 +127,7 @@ pub struct Input {
 }
 
 /// What a request narrows.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyOverrides {
     /// Limits by name.

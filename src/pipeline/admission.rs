@@ -69,11 +69,26 @@ impl Drop for Listed {
 
 /// Cancels an exec whose caller is gone.
 #[derive(Debug)]
-pub struct CancelOnDrop(pub(super) Arc<Live>);
+pub struct CancelOnDrop(Option<Arc<Live>>);
+
+impl CancelOnDrop {
+    /// Cancels this one.
+    #[must_use]
+    pub fn of(live: Arc<Live>) -> Self {
+        Self(Some(live))
+    }
+
+    /// Lets it live on.
+    pub fn disarm(mut self) {
+        self.0 = None;
+    }
+}
 
 impl Drop for CancelOnDrop {
     fn drop(&mut self) {
-        self.0.stop.stop(StopCause::Cancelled);
+        if let Some(live) = &self.0 {
+            live.stop.stop(StopCause::Cancelled);
+        }
     }
 }
 
@@ -135,6 +150,11 @@ impl Admission {
     pub(super) fn find(&self, principal: &Principal, exec: &ExecId) -> Option<Arc<Live>> {
         let entries = self.live();
         entries.get(exec).filter(|entry| entry.owner == principal.owner).map(|entry| entry.live.clone())
+    }
+
+    /// A live exec, whosever it is.
+    pub(super) fn any(&self, exec: &ExecId) -> Option<Arc<Live>> {
+        self.live().get(exec).map(|entry| entry.live.clone())
     }
 
     /// Ends an exec of this caller. Another's is as unknown as none.

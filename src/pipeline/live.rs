@@ -100,6 +100,7 @@ fn unreached(why: Unreached) -> Failure {
         Unreached::NotStarted => Refusal::NotStarted,
         Unreached::Closed => Refusal::StdinClosed,
         Unreached::TooMuch { left } => Refusal::StdinTooMuch { left },
+        Unreached::NoTerminal => Refusal::NotStarted, // only a resize says so, and that is the attachment's
     })
 }
 
@@ -122,7 +123,7 @@ impl Pipeline {
         sandbox: Option<&SandboxId>,
     ) -> Result<Launched, Failure> {
         let Started { exec, live, queued, task } = self.start(call, request, sandbox).await?;
-        let hold = (request.mode == Mode::Stream).then(|| CancelOnDrop(live.clone()));
+        let hold = (request.mode == Mode::Stream).then(|| CancelOnDrop::of(live.clone()));
         if !queued && !live.log.started().await {
             // It never started: its caller is still here to hear why.
             ended(task.await)?;

@@ -167,6 +167,7 @@ pub fn rule_of(refusal: &Refusal) -> (Layer, String) {
         Refusal::NoSuchExec | Refusal::ExecEnded | Refusal::NotStarted | Refusal::OutputGone => {
             (Layer::Request, "exec_id")
         }
+        Refusal::NoSuchService | Refusal::ServiceRuns => (Layer::Request, "name"),
         Refusal::StdinClosed => (Layer::Request, "stdin"),
         Refusal::StdinTooMuch { .. } => (Layer::Profile, "sizes.max_bytes_in"),
         Refusal::QueueFull { .. } => (Layer::Daemon, "max_queued_execs"),
@@ -280,6 +281,8 @@ impl Trial {
             | Refusal::InvalidField { .. }
             | Refusal::NoSuchProject
             | Refusal::NoSuchExec
+            | Refusal::NoSuchService
+            | Refusal::ServiceRuns
             | Refusal::ExecEnded
             | Refusal::NotStarted
             | Refusal::StdinClosed

@@ -160,9 +160,6 @@ fn there(facts: &Facts<'_>, index: u16, capability: Capability) -> Result<(), Re
 
 /// Fields of the wire that later parts of the daemon will honour. Until then, ignoring one would be a lie.
 fn refuse_what_is_not_there_yet(request: &ExecRequest) -> Result<(), Refusal> {
-    if request.tty.is_some() {
-        return Err(invalid("tty", "this build has no terminals; leave it out"));
-    }
     if request.skill_id.is_some() {
         return Err(invalid("skill_id", "this build knows none; leave it out"));
     }
@@ -400,6 +397,7 @@ mod tests {
             (serde_json::json!({"exec": ok, "tty": {}}), "tty"),
             (serde_json::json!({"exec": ok, "mode": "stream", "tty": {"cols": 0}}), "tty"),
             (serde_json::json!({"exec": ok, "mode": "stream", "tty": {}, "stdin": "x"}), "tty"),
+            (serde_json::json!({"exec": ok, "mode": "stream", "tty": {}, "stdin_open": false}), "stdin_open"),
             (
                 serde_json::json!({"exec": ok, "policy_overrides": {"capabilities": ["net"]}}),
                 "policy_overrides.capabilities",

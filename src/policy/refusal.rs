@@ -145,6 +145,10 @@ pub enum Refusal {
     NoSuchProject,
     /// No such exec of this caller.
     NoSuchExec,
+    /// No such service in this sandbox.
+    NoSuchService,
+    /// A service of that name runs already.
+    ServiceRuns,
     /// The exec has ended: nothing reaches it any more.
     ExecEnded,
     /// The exec has not started yet.
@@ -228,6 +232,8 @@ impl Refusal {
             Self::Concurrency { .. } => ("concurrency", Class::BudgetExceeded),
             Self::NoSuchProject => ("no_such_project", Class::Schema),
             Self::NoSuchExec => ("no_such_exec", Class::Schema),
+            Self::NoSuchService => ("no_such_service", Class::Schema),
+            Self::ServiceRuns => ("service_runs", Class::Schema),
             Self::ExecEnded => ("exec_ended", Class::Schema),
             Self::NotStarted => ("not_started", Class::Schema),
             Self::StdinClosed => ("stdin_closed", Class::Schema),

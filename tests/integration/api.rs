@@ -110,8 +110,8 @@ fn a_program_that_cannot_be_named_is_refused() {
         invalid(exec(json!({"args": ["a", "b\0"]})), "exec.args"),
         invalid(json!({"exec": {"kind": "python"}}), "exec.code"),
         invalid(json!({"exec": {"kind": "shell", "command": "ls"}}), "exec.command"),
-        invalid(truth(json!({"mode": "background"})), "mode"),
-        invalid(truth(json!({"mode": "stream"})), "mode"),
+        invalid(truth(json!({"stdin_open": true})), "stdin_open"),
+        invalid(truth(json!({"tty": {}})), "tty"),
         invalid(truth(json!({"skill_id": "s"})), "skill_id"),
         Row(truth(json!({"grant_id": "g"})), 403, "no_such_grant", "SANDBOX.PERMISSION_DENY", "grant_id".into()),
     ]);

@@ -7,6 +7,7 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
+mod activation;
 mod api;
 mod callers;
 mod classes;
@@ -28,8 +29,11 @@ mod pool;
 mod profiles;
 mod programs;
 mod sandboxes;
+mod services;
+mod store;
 mod supervise;
 mod tokens;
+mod tty;
 mod workspace;
 
 use harness::{Answer, Daemon, processes, wait_for};

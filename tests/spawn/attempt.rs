@@ -101,6 +101,7 @@ impl Attempt {
             limits,
             workspace: Workspace::Project("project".parse().expect("a plain name")),
             signals: true,
+            tty: None,
             words: words(command, "", args, "/usr/bin:/bin"),
         };
         let (plan, mounts) = (world.plan(), world.areas());

@@ -5,6 +5,7 @@ use super::attempt::{Attempt, ByHand};
 use super::world::World;
 use nix::errno::Errno;
 use sandboxd::isolation::fault::Step;
+use sandboxd::model::Tty;
 use std::os::fd::OwnedFd;
 
 /// One per step.
@@ -19,6 +20,7 @@ pub fn tests() -> Vec<Test> {
 fn fails_at(world: &mut World, step: Step) {
     let mut attempt = Attempt::new(world);
     attempt.plan.sabotage = Some(step);
+    attempt.run.tty = (step == Step::Terminal).then(Tty::default);
     if step == Step::JoinCgroup && world.joins_by_birth() {
         // cgroup v2: the clone itself joins, so there is no file to write to unless one is given.
         let join: OwnedFd = world.null.try_clone().expect("a descriptor can be copied");

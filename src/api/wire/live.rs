@@ -1,12 +1,14 @@
 //! Execs that live on: their start, their output in parts, their events, what is sent to them.
 
-use crate::model::{Channel, Ending, LimitHit, Tty, Usage};
+use super::ExecRecord;
+use crate::model::{Channel, Ending, LimitHit, PolicyOverrides, Tty, Usage};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// 202: an exec in the background.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct LaunchedAnswer {
     /// Its id.
     pub exec_id: String,
@@ -15,7 +17,7 @@ pub struct LaunchedAnswer {
 }
 
 /// Bytes as text where they are UTF-8, as base64 where they are not.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Bytes {
     /// Text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -47,7 +49,7 @@ impl Bytes {
 }
 
 /// A piece of output.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct OutputChunk {
     /// The position after it: `after` of the next call.
     pub seq: u64,
@@ -59,7 +61,7 @@ pub struct OutputChunk {
 }
 
 /// `GET /v1/execs/{id}/output`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct OutputAnswer {
     /// Which exec.
     pub exec_id: String,
@@ -120,7 +122,7 @@ impl EventKind {
 }
 
 /// How an exec ended, for those who follow it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ExitEvent {
     /// In one word.
     pub status: Ending,
@@ -150,7 +152,7 @@ pub struct ExitEvent {
 }
 
 /// `POST /v1/execs/{id}/stdin`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct StdinAnswer {
     /// Bytes that the program's input took.
     pub written: u64,
@@ -159,7 +161,7 @@ pub struct StdinAnswer {
 }
 
 /// `POST /v1/execs/{id}/signal`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SignalRequest {
     /// `TERM`, `INT`, …
@@ -221,4 +223,60 @@ pub enum AttachSays {
         /// Why.
         message: String,
     },
+}
+
+/// `POST /v1/sandboxes/{id}/services`: one of `argv`, `command` (shell) and `code` (Python).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ServiceRequest {
+    /// What it is called in its sandbox.
+    pub name: String,
+    /// The program and its arguments.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub argv: Option<Vec<String>>,
+    /// A command line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
+    /// Python code.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
+    /// Arguments of the command line or the code.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub args: Vec<String>,
+    /// Directory below the work area.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+    /// Variables beside the profile's.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// Wall-clock limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+    /// What is to be narrower than the profile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy_overrides: Option<PolicyOverrides>,
+    /// The caller's own reference.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task_ref: Option<String>,
+    /// Grant under which it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grant_id: Option<String>,
+}
+
+/// A service of a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct ServiceAnswer {
+    /// Its name.
+    pub name: String,
+    /// What is known of its exec.
+    pub exec: ExecRecord,
+}
+
+/// `GET /v1/sandboxes/{id}/services`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct ServicesAnswer {
+    /// By name.
+    pub items: Vec<ServiceAnswer>,
+    /// Always null: there are few.
+    pub next_cursor: Option<String>,
 }

@@ -1,7 +1,7 @@
 //! The answer to an exec: its output as bytes, its exit code, and what there is to say about it. Pure.
 #![forbid(unsafe_code)]
 
-use crate::api::wire::ExecAnswer;
+use crate::api::wire::{ExecAnswer, ExitEvent};
 use crate::ctl::EXIT_OURS;
 use crate::ctl::output::{bytes, millis};
 use crate::model::{CgroupMode, Ending, Hold, LimitHit};
@@ -32,21 +32,27 @@ const HASH_SHOWN: usize = 12;
 
 /// The exit code that says the same as the answer.
 pub fn exit_code(answer: &ExecAnswer) -> u8 {
-    match answer.status {
+    code(answer.status, answer.exit_code, answer.signal.as_deref(), answer.start_error.as_deref())
+}
+
+/// The same for an exec that was followed.
+pub fn exit_code_of(exit: &ExitEvent) -> u8 {
+    code(exit.status, exit.exit_code, exit.signal.as_deref(), exit.error_reason.as_deref())
+}
+
+fn code(status: Ending, exit_code: Option<i32>, signal: Option<&str>, start_error: Option<&str>) -> u8 {
+    match status {
         Ending::Ok => 0,
         // wait(2) gives eight bits; one of nought would claim that all was well.
-        Ending::NonzeroExit => answer.exit_code.and_then(|code| u8::try_from(code & 0xff).ok()).unwrap_or(EXIT_OURS),
-        Ending::Signaled => {
-            let number = answer.signal.as_deref().and_then(signal_number).unwrap_or(0);
-            EXIT_SIGNAL_BASE + number
-        }
+        Ending::NonzeroExit => exit_code.and_then(|code| u8::try_from(code & 0xff).ok()).unwrap_or(EXIT_OURS),
+        Ending::Signaled => EXIT_SIGNAL_BASE + signal.and_then(signal_number).unwrap_or(0),
         Ending::TimedOut => EXIT_TIMED_OUT,
         Ending::OomKilled => EXIT_OOM_KILLED,
         Ending::CpuExceeded => EXIT_CPU_EXCEEDED,
         Ending::Cancelled | Ending::Revoked => EXIT_CANCELLED,
         Ending::Lost => EXIT_OURS,
         Ending::FailedToStart => {
-            let words = answer.start_error.as_deref().unwrap_or_default();
+            let words = start_error.unwrap_or_default();
             let not_found = words.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| word == "ENOENT");
             if not_found { EXIT_NOT_FOUND } else { EXIT_CAN_NOT_EXECUTE }
         }

@@ -1,8 +1,8 @@
 //! What `run`, `python` and `shell` share: flags that become a request, one call, and its answer shown.
 #![forbid(unsafe_code)]
 
-use super::{amount, answer, explain};
-use crate::api::wire::ExecAnswer;
+use super::{amount, answer, attach, explain};
+use crate::api::wire::{ExecAnswer, LaunchedAnswer};
 use crate::ctl::client::Answer;
 use crate::ctl::{Context, CtlError, Form, blocking};
 use crate::model::{DEFAULT_PROFILE, ExecRequest, ExecSpec, Input, Kind, Limit, Mode, PolicyOverrides};
@@ -69,6 +69,10 @@ pub struct ExecFlags {
     #[arg(long, short = 'i')]
     stdin: bool,
 
+    /// Give the program a terminal: ours. With -i, as in `shell -it`. Ctrl-P Ctrl-Q leaves it running
+    #[arg(long, short = 't')]
+    tty: bool,
+
     /// Say on standard error what was used and what was enforced
     #[arg(long, short = 'v')]
     verbose: bool,
@@ -119,11 +123,13 @@ pub struct Stdin<'a> {
     promised: bool,
     /// Whether a person sits at it.
     terminal: bool,
+    /// Whether the program sits at it, too.
+    shared: bool,
 }
 
 impl Stdin<'_> {
     fn read_code(&mut self) -> Result<String, CtlError> {
-        if self.promised {
+        if self.promised || self.shared {
             return Err(CtlError::StdinTwice);
         }
         io::read_to_string(&mut self.source).map_err(CtlError::ReadStdin)
@@ -139,6 +145,8 @@ impl CodeFlags {
             (None, Some(path)) => {
                 std::fs::read_to_string(&path).map_err(|source| CtlError::ReadFile { path, source })?
             }
+            // Two at a terminal: an interpreter's prompt.
+            (None, None) if stdin.shared => return Ok(Program { kind, command: None, code: None, args: self.args }),
             // `generate | sandboxctl python` means what it means for python3; on a terminal it is an oversight.
             (None, None) if stdin.terminal || stdin.promised => return Err(CtlError::NoCode),
             (None, None) => stdin.read_code()?,
@@ -150,7 +158,7 @@ impl CodeFlags {
 impl ExecFlags {
     fn request(self, program: Program, stdin: &mut Stdin<'_>) -> Result<ExecRequest, CtlError> {
         let mut given = Vec::new();
-        if self.stdin {
+        if self.stdin && !self.tty {
             stdin.source.read_to_end(&mut given).map_err(CtlError::ReadStdin)?;
         }
         let limits = [(Limit::MemoryBytes, self.memory), (Limit::Pids, self.pids), (Limit::CpuMs, self.cpu_time)];
@@ -163,12 +171,12 @@ impl ExecFlags {
             task_ref: None,
             grant_id: self.grant,
             call_id: None,
-            mode: Mode::Wait,
+            mode: if self.tty { Mode::Background } else { Mode::Wait },
             timeout_ms: self.timeout,
             stdin: None,
-            stdin_base64: self.stdin.then(|| BASE64.encode(&given)),
+            stdin_base64: (self.stdin && !self.tty).then(|| BASE64.encode(&given)),
             stdin_open: None,
-            tty: None,
+            tty: self.tty.then(|| attach::our_size().unwrap_or_default()),
             exec: ExecSpec {
                 kind: program.kind,
                 command: program.command,
@@ -190,16 +198,23 @@ pub async fn execute(
     flags: ExecFlags,
     program: impl FnOnce(&mut Stdin<'_>) -> Result<Program, CtlError> + Send + 'static,
 ) -> Result<u8, CtlError> {
-    let verbose = flags.verbose;
+    let (verbose, tty) = (flags.verbose, flags.tty);
+    if tty && purpose == Purpose::Run {
+        attach::need_terminal()?;
+    }
     let request = blocking(move || {
         let terminal = io::stdin().is_terminal();
-        let mut stdin = Stdin { source: &mut io::stdin().lock(), promised: flags.stdin, terminal };
+        let mut stdin = Stdin { source: &mut io::stdin().lock(), promised: flags.stdin, terminal, shared: flags.tty };
         let program = program(&mut stdin)?;
         flags.request(program, &mut stdin)
     })
     .await?;
     if purpose == Purpose::Explain {
         return explain::ask(context, &request).await;
+    }
+    if tty {
+        let launched: Answer<LaunchedAnswer> = context.client.post("/v1/execs", &request).await?;
+        return attach::sit_at(context, &launched.value.exec_id, 0, attach::Hold::Ours).await;
     }
     let answer: Answer<ExecAnswer> = context.client.post("/v1/execs", &request).await?;
     let code = answer::exit_code(&answer.value);
@@ -272,7 +287,8 @@ mod tests {
 
     fn request(words: &[&str], mut typed: &[u8]) -> Result<ExecRequest, CtlError> {
         let line = Line::try_parse_from(std::iter::once(&"sandboxctl").chain(words)).expect("a good command line");
-        let mut stdin = Stdin { source: &mut typed, promised: line.flags.stdin, terminal: false };
+        let mut stdin =
+            Stdin { source: &mut typed, promised: line.flags.stdin, terminal: false, shared: line.flags.tty };
         let program = line.code.program(Kind::Python, &mut stdin)?;
         line.flags.request(program, &mut stdin)
     }

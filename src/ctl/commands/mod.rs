@@ -5,6 +5,7 @@
 
 pub mod amount;
 mod answer;
+pub mod attach;
 pub mod confirm;
 pub mod doctor;
 pub mod evidence;
@@ -19,6 +20,7 @@ pub mod python;
 pub mod replay;
 pub mod run;
 pub mod sandbox;
+pub mod service;
 pub mod shell;
 pub mod token;
 

@@ -15,7 +15,7 @@ fn log(store: Option<Arc<Store>>) -> Log {
     log
 }
 
-async fn read(log: &Log, after: u64, wanted: Wanted, most: usize) -> Part {
+async fn read(log: &Log, after: u64, wanted: Wanted, most: usize) -> Excerpt {
     log.after(after, wanted, most, Duration::ZERO).await.expect("within the log")
 }
 

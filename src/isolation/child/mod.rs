@@ -13,6 +13,7 @@
 
 mod init;
 mod program;
+mod terminal;
 
 pub use init::{Handles, init_main};
 

@@ -7,8 +7,8 @@ use super::super::sys;
 use super::super::warden::protocol::{GO, MESSAGE_MAX, PIDFD, RUN_FDS, Request, Run, Workspace};
 use super::super::warden::words::Words;
 use super::super::{rlimits, warden::wire};
-use super::Steps;
-use super::init::move_tree_to;
+use super::init::{Handles, move_tree_to};
+use super::{Steps, terminal};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::mount::{MsFlags, mount};
@@ -31,7 +31,8 @@ struct Orders {
 }
 
 /// From the fork to execve. `rules` and `steps` come from init, whose copy of them is its own.
-pub(super) fn program_main(plan: &SandboxPlan, orders: BorrowedFd<'_>, rules: Rules, mut steps: Steps) -> ! {
+pub(super) fn program_main(plan: &SandboxPlan, handles: &Handles<'_>, rules: Rules, mut steps: Steps) -> ! {
+    let orders = handles.orders;
     let status = steps.status;
     let _ = set_name(c"sandboxd-parked"); // for ps: it waits for a run
     let Orders { run, mut fds } = steps.take(Step::ReceiveRun, 0, || receive(orders));
@@ -42,6 +43,10 @@ pub(super) fn program_main(plan: &SandboxPlan, orders: BorrowedFd<'_>, rules: Ru
         steps.take(Step::AttachWorkspace, index, || move_tree_to(tree.as_fd(), target));
     }
     for (index, area) in Area::ALL.into_iter().enumerate() {
+        // A project lies over these two: the warden has limited it, and there is no tmpfs to narrow.
+        if matches!((&run.workspace, area), (Workspace::Project(_), Area::Work | Area::Artifacts)) {
+            continue;
+        }
         if let Some(options) = area.narrowed(&plan.limits, &run.limits) {
             steps.take(Step::NarrowTmpfs, index, || {
                 let flags = MsFlags::MS_REMOUNT | MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
@@ -53,9 +58,17 @@ pub(super) fn program_main(plan: &SandboxPlan, orders: BorrowedFd<'_>, rules: Ru
         Workspace::ThrowAway { .. } => Ok(rules), // the areas that init mounted are in the rules already
         Workspace::Project(_) => rules.allow_write(WORK)?.allow_write(Area::Artifacts.path()),
     });
+    let terminal = run.tty.map(|tty| steps.take(Step::Stdio, 1, || terminal::open(tty)));
+    let (master, fds) = match terminal {
+        Some((master, slaves)) => (Some(master), slaves),
+        None => (None, fds),
+    };
     steps.take(Step::Stdio, 0, || take_stdio(fds));
     steps.take(Step::EnterCwd, 0, || enter_cwd(run.words.cwd()));
     steps.take(Step::NewSession, 0, || setsid().map(drop));
+    if let Some(master) = master {
+        steps.take(Step::Terminal, 0, || terminal::take(master, handles.status));
+    }
     if run.signals {
         steps.take(Step::OfferSignals, 0, || offer_signals(orders));
     }

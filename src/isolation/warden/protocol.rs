@@ -1,10 +1,11 @@
 //! What front and warden say to each other, and what init says to the front.
 //!
 //! ```text
-//! front ──▶ warden   Run (+ stdin, stdout, stderr), Kill, Signal, Reload, Stats, Shutdown
+//! front ──▶ warden   Run (+ stdin, stdout, stderr), Kill, Signal, Bound, Reload, Stats, Shutdown
 //! warden ──▶ front   Accepted (+ status socket) | Refused, then for each Accepted exactly one Ended;
-//!                    Reloaded for each Reload, Stats for each Stats; first of all one Ready
-//! init  ──▶ front    on the status socket: at most one Fault, at most one Exit
+//!                    Bounded for each Bound, Reloaded for each Reload, Stats for each Stats; first of all one Ready
+//! init  ──▶ front    on the status socket: at most one Fault, at most one Exit; before them, where a program gets a
+//!                    terminal, one Terminal (+ its master)
 //! front ──▶ init     on the status socket: one GO byte, without which no program starts
 //! program ──▶ warden on the socket of its orders, if the run is to get signals: one byte and its own pidfd
 //! ```
@@ -16,9 +17,10 @@
 
 use super::record::{Reader, Writer};
 use super::setup::Ready;
+use super::store::Bound;
 use super::words::{Words, WordsError};
 use crate::isolation::fault::Fault;
-use crate::model::{ExecId, Limit, LimitError, Limits, ProgramSignal, ProjectId};
+use crate::model::{ExecId, Limit, LimitError, Limits, ProgramSignal, ProjectId, Tty};
 
 /// Changed whenever a record changes; both sides are one binary, so a mismatch means something is very wrong.
 pub(super) const VERSION: u8 = 1;
@@ -28,6 +30,8 @@ pub const MESSAGE_MAX: usize = super::words::WORDS_MAX + 1024;
 pub const GO: u8 = b'G';
 /// The byte beside which a program's process sends its pidfd.
 pub const PIDFD: u8 = b'P';
+/// A run without a terminal.
+const NO_TTY: Tty = Tty { cols: 0, rows: 0 };
 /// Descriptors that come with `Run`.
 pub const RUN_FDS: usize = 3;
 /// Profiles that `Stats` tells of, at most: the record stays small.
@@ -95,6 +99,8 @@ pub struct Run {
     pub workspace: Workspace,
     /// Whether it may get signals: its process then hands the warden a pidfd of itself.
     pub signals: bool,
+    /// The terminal that it gets in place of the pipes; its master then goes to the front on the status socket.
+    pub tty: Option<Tty>,
     /// Command, working directory, arguments and environment.
     pub words: Words,
 }
@@ -112,6 +118,8 @@ pub enum Request {
     Reload,
     /// How the pool stands.
     Stats,
+    /// Limit what a part of a project may hold.
+    Bound(Bound),
     /// End all runs and leave.
     Shutdown,
 }
@@ -191,6 +199,8 @@ pub enum Reply {
     Reloaded(Option<Ready>),
     /// The pool of each profile, in the order of the set; the first [`STATS_MAX`] of them.
     Stats(Vec<PoolGauges>),
+    /// The limit holds (0), or the errno that says why not.
+    Bounded(RunNumber, i32),
 }
 
 /// From inside, on the status socket.
@@ -202,6 +212,8 @@ pub enum Status {
     Exited(i32),
     /// The program was ended by this signal.
     Signaled(i32),
+    /// The master of the program's terminal comes beside this.
+    Terminal,
 }
 
 impl Request {
@@ -218,7 +230,8 @@ impl Request {
                     Workspace::ThrowAway { inputs } => out.u8(0).u8((*inputs).into()),
                     Workspace::Project(project) => out.u8(1).text(project.as_str()),
                 };
-                out = out.u8(run.signals.into());
+                let Tty { cols, rows } = run.tty.unwrap_or(NO_TTY);
+                out = out.u8(run.signals.into()).u16(cols).u16(rows);
                 run.words.append_to(&mut out.0);
                 out.0
             }
@@ -226,7 +239,8 @@ impl Request {
             Request::Shutdown => Writer::new(3).0,
             Request::Reload => Writer::new(4).0,
             Request::Stats => Writer::new(5).0,
-            Request::Signal(number, signal) => Writer::new(6).u64(number.0).u8(signal.number()).0,
+            Request::Bound(bound) => bound.write(Writer::new(6)).0,
+            Request::Signal(number, signal) => Writer::new(7).u64(number.0).u8(signal.number()).0,
         }
     }
 
@@ -250,9 +264,14 @@ impl Request {
                     other => return Err(ProtocolError::Unknown("workspace", other)),
                 };
                 let signals = fields.flag("signals")?;
+                let tty = match (Tty { cols: fields.u16("tty")?, rows: fields.u16("tty")? }) {
+                    NO_TTY => None,
+                    tty if tty.is_sane() => Some(tty),
+                    _ => return Err(ProtocolError::Unknown("tty", 0)),
+                };
                 // The words are the rest of the datagram; their own decoder refuses anything after them.
                 let words = Words::decode(fields.0)?;
-                Ok(Request::Run(Box::new(Run { number, profile, set, exec, limits, workspace, signals, words })))
+                Ok(Request::Run(Box::new(Run { number, profile, set, exec, limits, workspace, signals, tty, words })))
             }
             2 => {
                 let number = fields.number()?;
@@ -272,6 +291,11 @@ impl Request {
                 Ok(Request::Stats)
             }
             6 => {
+                let bound = Bound::read(&mut fields)?;
+                fields.end()?;
+                Ok(Request::Bound(bound))
+            }
+            7 => {
                 let (number, signal) = (fields.number()?, fields.u8("signal")?);
                 fields.end()?;
                 let known = ProgramSignal::from_number(signal).ok_or(ProtocolError::Unknown("signal", signal))?;
@@ -298,14 +322,14 @@ impl Refused {
     fn from_code(tag: u8, detail: i32) -> Result<Self, ProtocolError> {
         let unknown = ProtocolError::Unknown("refusal", tag);
         let small = || u8::try_from(detail).map_err(|_| unknown.clone());
-        Ok(match tag {
-            0 => Refused::Profile,
-            1 => Refused::Wider(Limit::ALL.get(usize::from(small()?)).copied().ok_or(unknown)?),
-            2 => Refused::Workspace(detail),
-            3 => Refused::Layer(small()?),
-            4 => Refused::Cgroup(detail),
-            5 => Refused::Spawn(detail),
-            6 => Refused::Busy,
+        Ok(match (tag, detail) {
+            (0, 0) => Refused::Profile,
+            (1, _) => Refused::Wider(Limit::ALL.get(usize::from(small()?)).copied().ok_or(unknown)?),
+            (2, _) => Refused::Workspace(detail),
+            (3, _) => Refused::Layer(small()?),
+            (4, _) => Refused::Cgroup(detail),
+            (5, _) => Refused::Spawn(detail),
+            (6, 0) => Refused::Busy,
             _ => return Err(unknown),
         })
     }
@@ -336,6 +360,7 @@ impl Reply {
                 out.0.extend(ready.iter().flat_map(Ready::encode));
                 out.0
             }
+            Reply::Bounded(number, errno) => Writer::new(6).u64(number.0).i32(*errno).0,
             Reply::Stats(pools) => {
                 let pools = &pools[..pools.len().min(STATS_MAX)];
                 let mut out = Writer::new(5).u8(u8::try_from(pools.len()).expect("STATS_MAX fits a byte"));
@@ -398,6 +423,7 @@ impl Reply {
                 }
                 Reply::Stats(pools)
             }
+            6 => Reply::Bounded(fields.number()?, fields.i32("bounded")?),
             other => return Err(ProtocolError::Unknown("reply", other)),
         };
         fields.end()?;
@@ -416,6 +442,7 @@ impl Status {
             Status::Fault(fault) => (1, fault.step as u8, fault.index, fault.errno),
             Status::Exited(code) => (2, 0, 0, code),
             Status::Signaled(signal) => (3, 0, 0, signal),
+            Status::Terminal => (4, 0, 0, 0),
         };
         let mut record = [0; STATUS_LEN];
         record[0] = VERSION;
@@ -441,6 +468,7 @@ impl Status {
                 .ok_or(ProtocolError::Unknown("step", step))?,
             2 => Status::Exited(number),
             3 => Status::Signaled(number),
+            4 => Status::Terminal,
             other => return Err(ProtocolError::Unknown("status", other)),
         };
         // One status, one record: what init never writes, in the padding or in fields of another status, is no record.
@@ -463,6 +491,7 @@ mod tests {
             limits: Limits::default(),
             workspace,
             signals: true,
+            tty: Some(Tty { cols: 80, rows: 24 }),
             words: Words::new("/bin/true", "", ["true"], ["A=b"]).expect("small words"),
         }))
     }
@@ -499,7 +528,7 @@ mod tests {
             assert_eq!(Reply::decode(&reply.encode()), Ok(reply.clone()));
         }
         let fault = Fault { step: Step::Exec, index: 3, errno: 2 };
-        for status in [Status::Fault(fault), Status::Exited(255), Status::Signaled(9)] {
+        for status in [Status::Fault(fault), Status::Exited(255), Status::Signaled(9), Status::Terminal] {
             assert_eq!(Status::decode(&status.encode()), Ok(status));
         }
     }

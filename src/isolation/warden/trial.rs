@@ -67,7 +67,7 @@ pub(super) fn trial(
     match tried? {
         Some(Status::Fault(Fault { step: Step::Exec, .. })) => Ok(()),
         Some(Status::Fault(fault)) => Err(TrialError::Fault(fault)),
-        Some(Status::Exited(_) | Status::Signaled(_)) | None => Err(TrialError::Silent),
+        Some(Status::Exited(_) | Status::Signaled(_) | Status::Terminal) | None => Err(TrialError::Silent),
     }
 }
 
@@ -89,6 +89,7 @@ fn try_in(
         limits: plan.limits,
         workspace: Workspace::ThrowAway { inputs: false },
         signals: false,
+        tty: None,
         words: Words::new("/nonexistent/trial", "", ["trial"], no_env).expect("two short words"),
     };
     let (sandbox, status) = spawn(proof, plan, group, ranges, range, null).map_err(TrialError::Spawn)?;
