@@ -21,6 +21,7 @@ mod grants;
 mod guard;
 mod idempotency;
 mod journal;
+mod large;
 mod lifecycle;
 mod manager;
 mod pool;
