@@ -2,7 +2,7 @@
 
 use super::wire::{Check, CheckState, DoctorAnswer};
 use crate::evidence::{EvidenceError, Journal, Stats};
-use crate::executor::{HostReport, ProfileState};
+use crate::executor::{HostReport, ProfileState, StoreState};
 use crate::isolation::landlock;
 use crate::isolation::probe::Kernel;
 use crate::model::{CgroupMode, Hold, Layer};
@@ -95,6 +95,7 @@ impl Doctor {
         checks.extend(self.cgroups());
         checks.extend(self.lacking_cgroups());
         checks.push(self.workspace());
+        checks.push(self.store());
         checks.push(profiles_check(in_force));
         let profiles = in_force.profiles.iter().zip(&in_force.states);
         checks.extend(profiles.map(|(profile, state)| profile_check(&profile.id, state)));
@@ -145,16 +146,29 @@ impl Doctor {
 
     fn workspace(&self) -> Check {
         match self.host.idmap_errno {
-            0 => check(
-                "workspace",
-                CheckState::Degraded,
-                "id-mapped mounts work; projects are plain directories without a quota",
-                "leave project_id out (sized tmpfs), or keep an eye on the disk; a store with quotas is on its way",
-            ),
+            0 => check("workspace", CheckState::Ok, "id-mapped mounts work", ""),
             raw => {
                 let found = format!("id-mapped mounts fail: {}", Errno::from_raw(raw).desc());
                 check("workspace", CheckState::Failed, found, Kernel::cure(Layer::Workspace))
             }
+        }
+    }
+
+    fn store(&self) -> Check {
+        let StoreState { driver, place, lacking } = &self.host.store;
+        match lacking {
+            None => check(
+                "store",
+                CheckState::Ok,
+                format!("{driver} at {place}: limits in bytes, snapshots; no limit in inodes"),
+                "",
+            ),
+            Some(why) => check(
+                "store",
+                CheckState::Degraded,
+                format!("{driver} at {place}: projects have no limit and no snapshots; {why}"),
+                "stop the daemon, `sandboxctl store init --size 10G`, start it; or leave project_id out (sized tmpfs)",
+            ),
         }
     }
 }

@@ -27,4 +27,4 @@ pub use access::{Access, AccessRules, Peer};
 pub use doctor::Doctor;
 pub use handlers::{State, parse_exec};
 pub use routes::router;
-pub use server::serve;
+pub use server::{Owed, serve};

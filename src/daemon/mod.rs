@@ -1,25 +1,29 @@
 //! The wiring, and the only place that sees all modules: from `sandboxd` on the command line to a serving daemon.
 //!
 //! ```text
-//! root, one thread   config → profiles → filters → kernel probe → service user → directories → lock → cgroups → socket
+//! root, one thread   config → profiles → filters → kernel probe → service user → directories → lock → store → cgroups → socket (or the one handed over)
 //!                    fork ─────────────────────────────────────────────▶ warden (stays root, never has a thread)
 //!                    wait for its Ready
 //! front              drop to the service user, no capability, no_new_privs, Landlock
 //!                    only now: tokio, HTTP
 //! end                SIGTERM → no new execs → running ones get a moment → warden: Shutdown → exit
+//!                    with a socket that was handed over: no new connections → whoever is in gets an answer → the same
 //! ```
 //!
 //! Every step that fails ends the start with one line that says what, where and how to mend it.
 #![forbid(unsafe_code)]
 
+mod activation;
 mod config;
 mod front;
 mod host;
 mod manager;
 mod privileges;
 mod rules;
+mod store;
 
 pub use config::{Arguments, Config, LogFormat};
+pub use store::{Driver, StoreRules};
 
 use crate::executor::HostReport;
 use crate::isolation::cgroup::Tree;
@@ -50,8 +54,9 @@ pub fn run(config: Config) -> anyhow::Result<i32> {
     let places = host::make_directories(&config, service)?;
     let lock = host::lock(&places)?;
     let (range_block, block_lock) = host::claim_range_block()?;
+    let ground = store::lay(config.store, &places, service)?;
     let tree = Tree::make().context("the cgroup tree")?;
-    let listener = host::listen(&places)?;
+    let door = host::listen(&places)?;
     host::write_pid(&places)?;
 
     let (ours, theirs) = socket_pair().context("the socket to the warden")?;
@@ -62,6 +67,7 @@ pub fn run(config: Config) -> anyhow::Result<i32> {
         cgroup_degraded: tree.degraded().to_vec(),
         kernel: kernel.clone(),
         idmap_errno: 0,
+        store: ground.state,
     };
     let for_warden = files.clone();
     let setup = Setup {
@@ -72,7 +78,7 @@ pub fn run(config: Config) -> anyhow::Result<i32> {
         }),
         kernel,
         tree,
-        workspaces: places.projects.clone(),
+        workspaces: ground.workspaces,
         scratch: places.scratch.clone(),
         range_block,
         service: (service.uid.as_raw(), service.gid.as_raw()),
@@ -82,7 +88,7 @@ pub fn run(config: Config) -> anyhow::Result<i32> {
     let proof = SingleThreaded::prove()
         .map_err(|threads| anyhow::anyhow!("{threads} threads before the fork; there must be one"))?;
     let Some(warden_pid) = sys::fork_plain(&proof).context("could not fork the warden")? else {
-        drop((ours, listener));
+        drop((ours, door, ground.projects));
         // Not dropped: that would unlock it for both. The run directory is free when neither of us lives.
         std::mem::forget((lock, block_lock));
         host::name_process(c"sandboxd-warden");
@@ -99,7 +105,7 @@ pub fn run(config: Config) -> anyhow::Result<i32> {
         bail!("the profiles changed while the daemon started; start it again");
     }
 
-    privileges::give_up(service, &places, &files).context("could not give up root")?;
+    privileges::give_up(service, &places, &ground.projects, &files).context("could not give up root")?;
     host::name_process(c"sandboxd-front");
     rustix::io::ioctl_fionbio(&ours, true).context("the socket to the warden")?;
     front::run(front::Parts {
@@ -109,8 +115,9 @@ pub fn run(config: Config) -> anyhow::Result<i32> {
         report,
         warden: ours,
         warden_pid,
-        listener,
+        door,
         places,
+        projects: ground.projects,
         _lock: lock,
     })
 }

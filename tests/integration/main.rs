@@ -7,6 +7,7 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
+mod activation;
 mod api;
 mod callers;
 mod classes;
@@ -28,6 +29,7 @@ mod pool;
 mod profiles;
 mod programs;
 mod sandboxes;
+mod store;
 mod supervise;
 mod tokens;
 mod workspace;
