@@ -8,7 +8,7 @@ use crate::isolation::sys;
 use crate::model::Tcp;
 use anyhow::{Context, bail};
 use nix::unistd::{setgroups, setresgid, setresuid};
-use std::path::Path;
+use std::path::PathBuf;
 
 /// What the front may read: users and groups for the access rules, libraries, its own /proc.
 const READABLE: &[&str] = &["/etc", "/usr", "/lib", "/lib64", "/proc", "/dev"];
@@ -37,7 +37,7 @@ fn landlock_self(places: &Places, files: &Files) -> anyhow::Result<()> {
         return Ok(());
     }
     let mut rules = Rules::new(abi, Tcp::None).context("Landlock")?;
-    let readable = READABLE.iter().map(Path::new).chain(files.directories());
+    let readable = READABLE.iter().map(PathBuf::from).chain(files.directories());
     for path in readable.filter(|path| path.exists()) {
         let path = path.to_str().context("directories have names in UTF-8")?;
         rules = rules.allow_read(path).with_context(|| format!("Landlock rule for {path}"))?;
