@@ -43,7 +43,7 @@ uninstall:
 deb: build
 	@scripts/deb
 
-test-package: deb
+test-package: setup-test deb
 	@tests/package
 
 test: setup-test

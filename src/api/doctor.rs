@@ -3,7 +3,7 @@
 use super::wire::{Check, CheckState, DoctorAnswer};
 use crate::doctor::{Finding, State};
 use crate::evidence::{EvidenceError, Journal, Stats};
-use crate::executor::{HostReport, ProfileState};
+use crate::executor::{HostReport, ProfileState, StoreState};
 use crate::isolation::probe::Kernel;
 use crate::model::{CgroupMode, Layer};
 use crate::pipeline::InForce;
@@ -113,11 +113,13 @@ impl Doctor {
         checks.extend(self.lacking_cgroups());
         checks.extend(self.findings_named(&["state_dir"]));
         checks.push(self.workspace());
+        checks.push(self.store());
         checks.push(profiles_check(in_force));
         // A sandbox that was built outweighs a file that speaks against it.
         if in_force.states.contains(&ProfileState::Usable) {
-            let named = |check: &Check| self.findings.iter().any(|finding| finding.name == check.name);
-            let failed = checks.iter_mut().filter(|check| check.state == CheckState::Failed && named(check));
+            let said = ["kernel", "container", "user namespaces", "proc", "state_dir"];
+            let of_files = |check: &&mut Check| said.contains(&check.name.as_str());
+            let failed = checks.iter_mut().filter(of_files).filter(|check| check.state == CheckState::Failed);
             failed.for_each(|check| check.state = CheckState::Degraded);
         }
         let profiles = in_force.profiles.iter().zip(&in_force.states);
@@ -162,16 +164,29 @@ impl Doctor {
 
     fn workspace(&self) -> Check {
         match self.host.idmap_errno {
-            0 => check(
-                "workspace",
-                CheckState::Degraded,
-                "id-mapped mounts work; projects are plain directories without a quota",
-                "leave project_id out (sized tmpfs), or keep an eye on the disk; a store with quotas is on its way",
-            ),
+            0 => check("workspace", CheckState::Ok, "id-mapped mounts work", ""),
             raw => {
                 let found = format!("id-mapped mounts fail: {}", Errno::from_raw(raw).desc());
                 check("workspace", CheckState::Failed, found, Kernel::cure(Layer::Workspace))
             }
+        }
+    }
+
+    fn store(&self) -> Check {
+        let StoreState { driver, place, lacking } = &self.host.store;
+        match lacking {
+            None => check(
+                "store",
+                CheckState::Ok,
+                format!("{driver} at {place}: limits in bytes, snapshots; no limit in inodes"),
+                "",
+            ),
+            Some(why) => check(
+                "store",
+                CheckState::Degraded,
+                format!("{driver} at {place}: projects have no limit and no snapshots; {why}"),
+                "stop the daemon, `sandboxctl store init --size 10G`, start it; or leave project_id out (sized tmpfs)",
+            ),
         }
     }
 }

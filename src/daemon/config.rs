@@ -1,8 +1,10 @@
 //! `sandboxd.toml` and the command line. Every key may be left out; unknown ones are refused with their line.
 
+use super::StoreRules;
 use crate::api::AccessRules;
 use crate::evidence::EvidenceSettings;
 use crate::pipeline::{RetentionSettings, SandboxSettings};
+use crate::workspace::IMAGE_MIN_BYTES;
 use anyhow::{Context, bail};
 use clap::Parser;
 use serde::Deserialize;
@@ -81,6 +83,8 @@ pub struct Config {
     pub sandboxes: SandboxSettings,
     /// How long it is known what ran.
     pub retention: RetentionSettings,
+    /// Where workspaces lie.
+    pub store: StoreRules,
 }
 
 /// `[pool]`: how many sandboxes of each profile are built ahead. Each is used once.
@@ -117,6 +121,7 @@ impl Default for Config {
             evidence: EvidenceSettings::default(),
             sandboxes: SandboxSettings::default(),
             retention: RetentionSettings::default(),
+            store: StoreRules::default(),
         }
     }
 }
@@ -183,6 +188,12 @@ impl Config {
         }
         if max_per_owner == 0 {
             bail!("sandboxes.max_per_owner is 0; it must be at least 1");
+        }
+        if self.store.image_bytes.is_some_and(|bytes| bytes < IMAGE_MIN_BYTES) {
+            bail!("store.image_bytes must be at least {IMAGE_MIN_BYTES}");
+        }
+        if !(1..=1000).contains(&self.store.max_snapshots) {
+            bail!("store.max_snapshots is {}; it must be 1 to 1000", self.store.max_snapshots);
         }
         if self.retention.exec_days == 0 || self.retention.execs_per_owner == 0 {
             bail!("retention.exec_days and retention.execs_per_owner must be at least 1");

@@ -1,7 +1,7 @@
 //! The wiring, and the only place that sees all modules: from `sandboxd` on the command line to a serving daemon.
 //!
 //! ```text
-//! root, one thread   config → profiles → filters → kernel probe → service user → directories → lock → cgroups → socket (or the one handed over)
+//! root, one thread   config → profiles → filters → kernel probe → service user → directories → lock → store → cgroups → socket (or the one handed over)
 //!                    fork ─────────────────────────────────────────────▶ warden (stays root, never has a thread)
 //!                    wait for its Ready
 //! front              drop to the service user, no capability, no_new_privs, Landlock
@@ -20,8 +20,10 @@ mod host;
 mod manager;
 mod privileges;
 mod rules;
+mod store;
 
 pub use config::{Arguments, Config, LogFormat};
+pub use store::{Driver, StoreRules};
 
 use crate::doctor::{self, Facts, Finding, State};
 use crate::executor::HostReport;
@@ -54,6 +56,7 @@ pub fn run(config: Config) -> anyhow::Result<i32> {
     let places = host::make_directories(&config, service)?;
     let lock = host::lock(&places)?;
     let (range_block, block_lock) = host::claim_range_block()?;
+    let ground = store::lay(config.store, &places, service)?;
     let tree = Tree::make().context("the cgroup tree")?;
     let door = host::listen(&places)?;
     host::write_pid(&places)?;
@@ -66,6 +69,7 @@ pub fn run(config: Config) -> anyhow::Result<i32> {
         cgroup_degraded: tree.degraded().to_vec(),
         kernel: kernel.clone(),
         idmap_errno: 0,
+        store: ground.state,
     };
     let for_warden = files.clone();
     let setup = Setup {
@@ -76,7 +80,7 @@ pub fn run(config: Config) -> anyhow::Result<i32> {
         }),
         kernel,
         tree,
-        workspaces: places.projects.clone(),
+        workspaces: ground.workspaces,
         scratch: places.scratch.clone(),
         range_block,
         service: (service.uid.as_raw(), service.gid.as_raw()),
@@ -86,7 +90,7 @@ pub fn run(config: Config) -> anyhow::Result<i32> {
     let proof = SingleThreaded::prove()
         .map_err(|threads| anyhow::anyhow!("{threads} threads before the fork; there must be one"))?;
     let Some(warden_pid) = sys::fork_plain(&proof).context("could not fork the warden")? else {
-        drop((ours, door));
+        drop((ours, door, ground.projects));
         // Not dropped: that would unlock it for both. The run directory is free when neither of us lives.
         std::mem::forget((lock, block_lock));
         host::name_process(c"sandboxd-warden");
@@ -103,7 +107,7 @@ pub fn run(config: Config) -> anyhow::Result<i32> {
         bail!("the profiles changed while the daemon started; start it again");
     }
 
-    privileges::give_up(service, &places, &files).context("could not give up root")?;
+    privileges::give_up(service, &places, &ground.projects, &files).context("could not give up root")?;
     host::name_process(c"sandboxd-front");
     rustix::io::ioctl_fionbio(&ours, true).context("the socket to the warden")?;
     front::run(front::Parts {
@@ -116,6 +120,7 @@ pub fn run(config: Config) -> anyhow::Result<i32> {
         warden_pid,
         door,
         places,
+        projects: ground.projects,
         _lock: lock,
     })
 }

@@ -15,12 +15,13 @@ mod outcome;
 mod principal;
 mod request;
 mod sandbox;
+mod schema;
 mod timestamp;
 
 pub use capability::{Capability, CapabilityError, CapabilitySet, Lacking};
 pub use class::Class;
-pub use enforcement::{CgroupMode, CgroupReport, Enforcement, Hold, LandlockReport, Layer, SeccompReport};
-pub use id::{ConfirmationId, ExecId, GrantId, IdError, ProjectId, SandboxId, TokenId};
+pub use enforcement::{CgroupMode, CgroupReport, Enforcement, Hold, LandlockReport, Layer, SeccompReport, StoreReport};
+pub use id::{ConfirmationId, ExecId, GrantId, IdError, ProjectId, SandboxId, SnapshotId, TokenId};
 pub use limits::{Limit, LimitError, Limits};
 pub use meter::{Amounts, Budget, Meter, PerMeter};
 pub use object::Object;

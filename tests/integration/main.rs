@@ -29,6 +29,7 @@ mod pool;
 mod profiles;
 mod programs;
 mod sandboxes;
+mod store;
 mod supervise;
 mod tokens;
 mod workspace;

@@ -1,9 +1,9 @@
 //! What front and warden say to each other, and what init says to the front.
 //!
 //! ```text
-//! front ──▶ warden   Run (+ stdin, stdout, stderr), Kill, Reload, Stats, Shutdown
+//! front ──▶ warden   Run (+ stdin, stdout, stderr), Kill, Bound, Reload, Stats, Shutdown
 //! warden ──▶ front   Accepted (+ status socket) | Refused, then for each Accepted exactly one Ended;
-//!                    Reloaded for each Reload, Stats for each Stats; first of all one Ready
+//!                    Bounded for each Bound, Reloaded for each Reload, Stats for each Stats; first of all one Ready
 //! init  ──▶ front    on the status socket: at most one Fault, at most one Exit
 //! front ──▶ init     on the status socket: one GO byte, without which no program starts
 //! ```
@@ -15,6 +15,7 @@
 
 use super::record::{Reader, Writer};
 use super::setup::Ready;
+use super::store::Bound;
 use super::words::{Words, WordsError};
 use crate::isolation::fault::Fault;
 use crate::model::{ExecId, Limit, LimitError, Limits, ProjectId};
@@ -105,6 +106,8 @@ pub enum Request {
     Reload,
     /// How the pool stands.
     Stats,
+    /// Limit what a part of a project may hold.
+    Bound(Bound),
     /// End all runs and leave.
     Shutdown,
 }
@@ -184,6 +187,8 @@ pub enum Reply {
     Reloaded(Option<Ready>),
     /// The pool of each profile, in the order of the set; the first [`STATS_MAX`] of them.
     Stats(Vec<PoolGauges>),
+    /// The limit holds (0), or the errno that says why not.
+    Bounded(RunNumber, i32),
 }
 
 /// From inside, on the status socket.
@@ -218,6 +223,7 @@ impl Request {
             Request::Shutdown => Writer::new(3).0,
             Request::Reload => Writer::new(4).0,
             Request::Stats => Writer::new(5).0,
+            Request::Bound(bound) => bound.write(Writer::new(6)).0,
         }
     }
 
@@ -261,6 +267,11 @@ impl Request {
                 fields.end()?;
                 Ok(Request::Stats)
             }
+            6 => {
+                let bound = Bound::read(&mut fields)?;
+                fields.end()?;
+                Ok(Request::Bound(bound))
+            }
             other => Err(ProtocolError::Unknown("request", other)),
         }
     }
@@ -282,14 +293,14 @@ impl Refused {
     fn from_code(tag: u8, detail: i32) -> Result<Self, ProtocolError> {
         let unknown = ProtocolError::Unknown("refusal", tag);
         let small = || u8::try_from(detail).map_err(|_| unknown.clone());
-        Ok(match tag {
-            0 => Refused::Profile,
-            1 => Refused::Wider(Limit::ALL.get(usize::from(small()?)).copied().ok_or(unknown)?),
-            2 => Refused::Workspace(detail),
-            3 => Refused::Layer(small()?),
-            4 => Refused::Cgroup(detail),
-            5 => Refused::Spawn(detail),
-            6 => Refused::Busy,
+        Ok(match (tag, detail) {
+            (0, 0) => Refused::Profile,
+            (1, _) => Refused::Wider(Limit::ALL.get(usize::from(small()?)).copied().ok_or(unknown)?),
+            (2, _) => Refused::Workspace(detail),
+            (3, _) => Refused::Layer(small()?),
+            (4, _) => Refused::Cgroup(detail),
+            (5, _) => Refused::Spawn(detail),
+            (6, 0) => Refused::Busy,
             _ => return Err(unknown),
         })
     }
@@ -320,6 +331,7 @@ impl Reply {
                 out.0.extend(ready.iter().flat_map(Ready::encode));
                 out.0
             }
+            Reply::Bounded(number, errno) => Writer::new(6).u64(number.0).i32(*errno).0,
             Reply::Stats(pools) => {
                 let pools = &pools[..pools.len().min(STATS_MAX)];
                 let mut out = Writer::new(5).u8(u8::try_from(pools.len()).expect("STATS_MAX fits a byte"));
@@ -382,6 +394,7 @@ impl Reply {
                 }
                 Reply::Stats(pools)
             }
+            6 => Reply::Bounded(fields.number()?, fields.i32("bounded")?),
             other => return Err(ProtocolError::Unknown("reply", other)),
         };
         fields.end()?;
