@@ -32,9 +32,12 @@ pub struct Arguments {
     /// Shape of log lines on standard error
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
-    /// Check config, profiles and filters, then leave
+    /// Check config, profiles and filters, then what this host lacks and its cure, then leave
     #[arg(long)]
     pub check: bool,
+    /// Write man pages and completions below a directory, then leave
+    #[arg(long, value_name = "DIR", hide = true)]
+    pub manual: Option<PathBuf>,
 }
 
 /// Shape of log lines.
@@ -54,6 +57,8 @@ pub struct Config {
     pub run_dir: PathBuf,
     /// Workspaces.
     pub state_dir: PathBuf,
+    /// The package's `profiles/` and `seccomp/`.
+    pub shared_dir: PathBuf,
     /// The operator's profiles.
     pub profiles_dir: Option<PathBuf>,
     /// The operator's filters.
@@ -103,6 +108,7 @@ impl Default for Config {
         Self {
             run_dir: PathBuf::from("/run/sandboxd"),
             state_dir: PathBuf::from("/var/lib/sandboxd"),
+            shared_dir: PathBuf::from("/usr/share/sandboxd"),
             profiles_dir: Some(PathBuf::from("/etc/sandboxd/profiles")),
             seccomp_dir: Some(PathBuf::from("/etc/sandboxd/seccomp")),
             service_user: "sandboxd".to_owned(),
@@ -150,7 +156,9 @@ impl Config {
     }
 
     fn check(&self) -> anyhow::Result<()> {
-        for (key, directory) in [("run_dir", &self.run_dir), ("state_dir", &self.state_dir)] {
+        for (key, directory) in
+            [("run_dir", &self.run_dir), ("state_dir", &self.state_dir), ("shared_dir", &self.shared_dir)]
+        {
             if !directory.is_absolute() {
                 bail!("{key} is {}; it must be an absolute path", directory.display());
             }

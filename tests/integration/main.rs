@@ -15,6 +15,7 @@ mod cli;
 mod confinement;
 mod consent;
 mod crash;
+mod doctor;
 mod evidence;
 mod execs;
 mod files;
