@@ -4,7 +4,7 @@ use super::access::{Access, Peer};
 use super::doctor::Doctor;
 use super::error::ApiError;
 use super::wire::{ExecAnswer, ExplainAnswer, HealthAnswer, PoolAnswer, ProfileAnswer, ProfilesAnswer};
-use super::{confirmations, evidence, execs, files, grants, idempotency, sandboxes, tokens};
+use super::{confirmations, evidence, execs, files, grants, idempotency, sandboxes, sessions, tokens};
 use crate::evidence::Journal;
 use crate::executor::{ProfileState, Warden};
 use crate::ledger::Ledger;
@@ -62,6 +62,7 @@ pub fn router(state: State) -> Router {
         .route("/v1/sandboxes/{id}/python/exec", post(sandboxes::python))
         .route("/v1/sandboxes/{id}/shell/exec", post(sandboxes::shell))
         .route("/v1/sandboxes/{id}/process/exec", post(sandboxes::process))
+        .route("/v1/sandboxes/{id}/sessions/{name}/reset", post(sessions::reset))
         .route("/v1/sandboxes/{id}/filesystem/directories", post(files::make_directory).get(files::list))
         .route("/v1/sandboxes/{id}/filesystem/move", post(files::rename))
         .route("/v1/grants", post(grants::issue).get(grants::list))
@@ -72,6 +73,9 @@ pub fn router(state: State) -> Router {
         .route("/v1/execs/{id}/artifacts/{*path}", get(execs::artifact_file))
         .route("/v1/sandboxes/{id}", get(sandboxes::show).delete(sandboxes::remove))
         .route("/v1/sandboxes/{id}/keepalive", post(sandboxes::keep))
+        .route("/v1/sandboxes/{id}/sessions", get(sessions::list))
+        .route("/v1/sandboxes/{id}/sessions/{name}", get(sessions::show).delete(sessions::remove))
+        .route("/v1/sandboxes/{id}/sessions/{name}/interrupt", post(sessions::interrupt))
         .route("/v1/sandboxes/{id}/capabilities", get(sandboxes::capabilities))
         .route("/v1/sandboxes/{id}/filesystem/files", get(files::read).put(files::write).delete(files::remove))
         .route("/v1/sandboxes/{id}/filesystem/stat", get(files::stat))
@@ -287,7 +291,7 @@ async fn metrics(AxumState(state): AxumState<State>) -> ([(HeaderName, &'static 
         let PoolAnswer { profile, idle, busy, target, hits, misses } = of;
         observe::pool(profile, [idle, busy, target].map(u64::from), hits, misses);
     }
-    let text = state.metrics.render(state.pipeline.running(), state.pipeline.queued());
+    let text = state.metrics.render(state.pipeline.running(), state.pipeline.queued(), state.pipeline.live_sessions());
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text)
 }
 

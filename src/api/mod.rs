@@ -17,6 +17,7 @@ mod handlers;
 mod idempotency;
 mod sandboxes;
 mod server;
+mod sessions;
 mod tokens;
 pub mod wire;
 mod words;

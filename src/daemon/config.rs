@@ -2,7 +2,7 @@
 
 use crate::api::AccessRules;
 use crate::evidence::EvidenceSettings;
-use crate::pipeline::{RetentionSettings, SandboxSettings};
+use crate::pipeline::{RetentionSettings, SandboxSettings, SessionSettings};
 use anyhow::{Context, bail};
 use clap::Parser;
 use serde::Deserialize;
@@ -74,6 +74,8 @@ pub struct Config {
     pub evidence: EvidenceSettings,
     /// How long sandboxes live, and how many.
     pub sandboxes: SandboxSettings,
+    /// How long sessions lie idle, and how many.
+    pub sessions: SessionSettings,
     /// How long it is known what ran.
     pub retention: RetentionSettings,
 }
@@ -110,6 +112,7 @@ impl Default for Config {
             access: AccessRules::default(),
             evidence: EvidenceSettings::default(),
             sandboxes: SandboxSettings::default(),
+            sessions: SessionSettings::default(),
             retention: RetentionSettings::default(),
         }
     }
@@ -168,6 +171,10 @@ impl Config {
         let PoolRules { min, max } = self.pool;
         if max > 64 || min > max {
             bail!("pool.min is {min} and pool.max {max}; max must be at most 64, and min not above it");
+        }
+        let SessionSettings { idle_s, max_per_sandbox, max_per_owner } = self.sessions;
+        if idle_s == 0 || max_per_sandbox == 0 || max_per_owner == 0 {
+            bail!("sessions.idle_s, max_per_sandbox and max_per_owner must be at least 1");
         }
         let SandboxSettings { default_ttl_s, max_ttl_s, max_per_owner } = self.sandboxes;
         if !(1..=31_622_400).contains(&max_ttl_s) || !(1..=max_ttl_s).contains(&default_ttl_s) {

@@ -11,10 +11,12 @@ mod client;
 mod outcome;
 mod process;
 mod pump;
+mod session;
 mod stop;
 
 pub use crate::isolation::warden::ProfileState;
 pub use crate::isolation::warden::protocol::PoolGauges;
 pub use client::{Warden, WardenGone};
 pub use process::{Executor, HostReport, RunError, Under};
+pub use session::{Control, Interpreter, SessionCall};
 pub use stop::{Stop, StopCause};

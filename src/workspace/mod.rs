@@ -21,6 +21,7 @@ mod area;
 mod artifacts;
 mod beneath;
 mod error;
+mod gather;
 mod list;
 mod meta;
 mod read;

@@ -27,6 +27,7 @@ mod pool;
 mod profiles;
 mod programs;
 mod sandboxes;
+mod sessions;
 mod supervise;
 mod tokens;
 mod workspace;
