@@ -80,6 +80,12 @@ impl ApiError {
             .details(json!({"limit_bytes": limit}))
     }
 
+    pub(super) fn not_json() -> Self {
+        let message = "the body is said to be something other than JSON; send content-type: application/json";
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "not_json", Class::Schema, message)
+            .details(json!({"field": "content-type"}))
+    }
+
     pub(super) fn bad_body(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "bad_body", Class::Schema, message)
     }

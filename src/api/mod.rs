@@ -15,6 +15,8 @@ mod files;
 mod grants;
 mod handlers;
 mod idempotency;
+mod openapi;
+mod routes;
 mod sandboxes;
 mod server;
 mod sessions;
@@ -24,5 +26,6 @@ mod words;
 
 pub use access::{Access, AccessRules, Peer};
 pub use doctor::Doctor;
-pub use handlers::{State, parse_exec, router};
-pub use server::serve;
+pub use handlers::{State, parse_exec};
+pub use routes::router;
+pub use server::{Owed, serve};

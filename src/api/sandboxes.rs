@@ -1,8 +1,11 @@
 //! `/v1/sandboxes`: a workspace and a profile that many execs share.
 
 use super::error::ApiError;
+use super::execs::an_exec;
 use super::execs::answer_of;
-use super::handlers::{Body, RequestId, State};
+use super::handlers::{Body, Path, RequestId, State};
+use super::openapi::{Param, op};
+use super::routes::{Route, delete, get, page, post};
 use super::wire::{
     CapabilitiesAnswer, CapabilityAnswer, ExecAnswer, KeepaliveRequest, NewSandboxRequest, SandboxAnswer,
     SandboxExecRequest, SandboxesAnswer,
@@ -10,10 +13,93 @@ use super::wire::{
 use super::words::Words;
 use crate::model::{DEFAULT_PROFILE, ExecRequest, ExecSpec, Kind, Mode, Principal, SandboxId, Timestamp};
 use crate::pipeline::{Call, Failure, SandboxView, SandboxWish, SessionWish};
-use axum::extract::{Path, State as AxumState};
+use axum::extract::State as AxumState;
 use axum::http::StatusCode;
 use axum::{Extension, Json};
+use serde_json::json;
 use std::collections::BTreeMap;
+
+/// Its routes.
+pub(super) fn routes() -> Vec<Route> {
+    vec![
+        post(
+            "/v1/sandboxes",
+            create,
+            op("create_sandbox", "Make a workspace under a profile.")
+                .takes::<NewSandboxRequest>()
+                .keyed()
+                .answers::<SandboxAnswer>(201, "It is there.")
+                .makes("sandbox_id")
+                .fails(&[400, 403, 404, 409, 429, 507]),
+        ),
+        get(
+            "/v1/sandboxes",
+            list,
+            op("list_sandboxes", "The caller's sandboxes, newest first.")
+                .query([Param::text("label", "`name=value`; all must hold.")
+                    .like(json!({"type": "string", "pattern": "="}))
+                    .many()])
+                .query(page(1000))
+                .answers::<SandboxesAnswer>(200, "A page of them."),
+        ),
+        get(
+            "/v1/sandboxes/{sandbox_id}",
+            show,
+            op("show_sandbox", "A sandbox as it stands.").answers::<SandboxAnswer>(200, "It."),
+        ),
+        delete(
+            "/v1/sandboxes/{sandbox_id}",
+            remove,
+            op("delete_sandbox", "End what runs in it and remove its workspace.")
+                .sends(204, "It is gone.", &[])
+                .fails(&[403, 409]),
+        ),
+        post(
+            "/v1/sandboxes/{sandbox_id}/keepalive",
+            keep,
+            op("keep_sandbox", "Move its end, never nearer.")
+                .takes::<KeepaliveRequest>()
+                .answers::<SandboxAnswer>(200, "It as it stands.")
+                .fails(&[403]),
+        ),
+        get(
+            "/v1/sandboxes/{sandbox_id}/capabilities",
+            capabilities,
+            op("list_capabilities", "Every known capability, and whether it can be used.")
+                .answers::<CapabilitiesAnswer>(200, "All of them."),
+        ),
+        post(
+            "/v1/sandboxes/{sandbox_id}/python/exec",
+            python,
+            an_exec(op("run_python", "Run Python code in a sandbox.").takes_part::<SandboxExecRequest>(
+                "PythonExecRequest",
+                &["command", "argv"],
+                &["code"],
+            )),
+        ),
+        post(
+            "/v1/sandboxes/{sandbox_id}/shell/exec",
+            shell,
+            an_exec(op("run_shell", "Run a command line in a sandbox.").takes_part::<SandboxExecRequest>(
+                "ShellExecRequest",
+                &["code", "argv"],
+                &["command"],
+            )),
+        ),
+        post(
+            "/v1/sandboxes/{sandbox_id}/process/exec",
+            process,
+            an_exec(
+                op("run_process", "Run a program in a sandbox, never through a shell.")
+                    .takes_part::<SandboxExecRequest>(
+                        "ProcessExecRequest",
+                        &["code", "session", "session_idle_s", "command", "args"],
+                        &["argv"],
+                    ),
+            ),
+        ),
+    ]
+}
 
 fn answer(SandboxView { row, expired }: SandboxView) -> SandboxAnswer {
     SandboxAnswer {

@@ -1,13 +1,49 @@
 //! `/v1/sandboxes/{id}/sessions`: interpreters that are kept between execs. They begin with an exec that names one.
 
 use super::error::ApiError;
-use super::handlers::{RequestId, State};
+use super::handlers::{Path, RequestId, State};
+use super::openapi::op;
+use super::routes::{Route, delete, get, post};
 use super::wire::{SessionAnswer, SessionsAnswer};
 use crate::model::{Principal, SandboxId, Timestamp};
 use crate::pipeline::{Call, Failure, SessionView};
-use axum::extract::{Path, State as AxumState};
+use axum::extract::State as AxumState;
 use axum::http::StatusCode;
 use axum::{Extension, Json};
+
+/// Its routes.
+pub(super) fn routes() -> Vec<Route> {
+    vec![
+        get(
+            "/v1/sandboxes/{sandbox_id}/sessions",
+            list,
+            op("list_sessions", "Interpreters that are kept between execs.")
+                .answers::<SessionsAnswer>(200, "All of them."),
+        ),
+        get(
+            "/v1/sandboxes/{sandbox_id}/sessions/{session_name}",
+            show,
+            op("show_session", "A session as it stands.").answers::<SessionAnswer>(200, "It."),
+        ),
+        delete(
+            "/v1/sandboxes/{sandbox_id}/sessions/{session_name}",
+            remove,
+            op("delete_session", "End its interpreter and forget it.").sends(204, "It is gone.", &[]),
+        ),
+        post(
+            "/v1/sandboxes/{sandbox_id}/sessions/{session_name}/reset",
+            reset,
+            op("reset_session", "End its interpreter; the next call begins with a new one.")
+                .answers::<SessionAnswer>(200, "It as it stands."),
+        ),
+        post(
+            "/v1/sandboxes/{sandbox_id}/sessions/{session_name}/interrupt",
+            interrupt,
+            op("interrupt_session", "Interrupt the call that runs, as Ctrl-C would.")
+                .answers::<SessionAnswer>(200, "It as it stands."),
+        ),
+    ]
+}
 
 fn answer(view: SessionView) -> SessionAnswer {
     SessionAnswer {

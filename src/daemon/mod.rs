@@ -1,17 +1,19 @@
 //! The wiring, and the only place that sees all modules: from `sandboxd` on the command line to a serving daemon.
 //!
 //! ```text
-//! root, one thread   config → profiles → filters → kernel probe → service user → directories → lock → cgroups → socket
+//! root, one thread   config → profiles → filters → kernel probe → service user → directories → lock → cgroups → socket (or the one handed over)
 //!                    fork ─────────────────────────────────────────────▶ warden (stays root, never has a thread)
 //!                    wait for its Ready
 //! front              drop to the service user, no capability, no_new_privs, Landlock
 //!                    only now: tokio, HTTP
 //! end                SIGTERM → no new execs → running ones get a moment → warden: Shutdown → exit
+//!                    with a socket that was handed over: no new connections → whoever is in gets an answer → the same
 //! ```
 //!
 //! Every step that fails ends the start with one line that says what, where and how to mend it.
 #![forbid(unsafe_code)]
 
+mod activation;
 mod config;
 mod front;
 mod host;
@@ -51,7 +53,7 @@ pub fn run(config: Config) -> anyhow::Result<i32> {
     let lock = host::lock(&places)?;
     let (range_block, block_lock) = host::claim_range_block()?;
     let tree = Tree::make().context("the cgroup tree")?;
-    let listener = host::listen(&places)?;
+    let door = host::listen(&places)?;
     host::write_pid(&places)?;
 
     let (ours, theirs) = socket_pair().context("the socket to the warden")?;
@@ -82,7 +84,7 @@ pub fn run(config: Config) -> anyhow::Result<i32> {
     let proof = SingleThreaded::prove()
         .map_err(|threads| anyhow::anyhow!("{threads} threads before the fork; there must be one"))?;
     let Some(warden_pid) = sys::fork_plain(&proof).context("could not fork the warden")? else {
-        drop((ours, listener));
+        drop((ours, door));
         // Not dropped: that would unlock it for both. The run directory is free when neither of us lives.
         std::mem::forget((lock, block_lock));
         host::name_process(c"sandboxd-warden");
@@ -109,7 +111,7 @@ pub fn run(config: Config) -> anyhow::Result<i32> {
         report,
         warden: ours,
         warden_pid,
-        listener,
+        door,
         places,
         _lock: lock,
     })

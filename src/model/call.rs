@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 /// One place on the way to an exception.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Frame {
     /// The file; `<call 3>` is the code of the session's third call.
@@ -18,7 +18,7 @@ pub struct Frame {
 }
 
 /// An exception that the code did not catch.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Traceback {
     /// Its type.
@@ -35,7 +35,7 @@ pub struct Traceback {
 }
 
 /// How a session stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SessionState {
     /// Its interpreter starts with the next call.
@@ -49,7 +49,7 @@ pub enum SessionState {
 }
 
 /// A call of a session, beside how it ended.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct CallReport {
     /// The session.
     pub name: String,

@@ -16,6 +16,7 @@ mod outcome;
 mod principal;
 mod request;
 mod sandbox;
+mod schema;
 mod timestamp;
 
 pub use call::{CallReport, Frame, SessionState, Traceback};

@@ -4,7 +4,7 @@ use crate::model::{CallReport, Enforcement};
 use serde::{Deserialize, Serialize};
 
 /// The end of an exec in one word.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Ending {
     /// Exit code 0.
@@ -30,7 +30,7 @@ pub enum Ending {
 }
 
 /// What the kernel counted.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Usage {
     /// Milliseconds from the program's start to its end.
     pub wall_ms: u64,
@@ -47,7 +47,7 @@ pub struct Usage {
 }
 
 /// A limit that was reached, with the cure.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct LimitHit {
     /// Its name: `memory`, `wall`, `cpu`, `pids`, `stdout`, `stderr`, `budget.cpu_ms`, `budget.bytes_out`.
     pub limit: String,

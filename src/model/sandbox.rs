@@ -13,7 +13,7 @@ pub enum Rootfs {
 }
 
 /// May a program use TCP inside its own (loopback-only) network namespace?
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Tcp {
     /// Bind and connect on the sandbox's own loopback.

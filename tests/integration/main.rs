@@ -7,6 +7,7 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
+mod activation;
 mod api;
 mod callers;
 mod classes;

@@ -4,7 +4,7 @@ use crate::model::{Kind, SessionState, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// A session as it stands: `GET /v1/sandboxes/{id}/sessions/{name}`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct SessionAnswer {
     /// Its name within the sandbox.
     pub name: String,
@@ -29,7 +29,7 @@ pub struct SessionAnswer {
 }
 
 /// `GET /v1/sandboxes/{id}/sessions`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct SessionsAnswer {
     /// By name.
     pub items: Vec<SessionAnswer>,

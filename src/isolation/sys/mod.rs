@@ -3,11 +3,13 @@
 //! Each function makes one call, owns what the call returns and gives back an `Errno`. They allocate
 //! nothing, so the child may use them after its fork. Policy, order and words live elsewhere.
 
+mod descriptor;
 mod fork;
 mod heap;
 mod mount;
 mod privilege;
 
+pub use descriptor::copy_inherited;
 pub use fork::{Forked, SingleThreaded, execve, exit_now, fork_plain, fork_sandbox, parent_death_signal};
 pub use heap::trim_heap;
 pub use mount::{TreeAttributes, clone_tree, idmap_tree, set_tree_attributes};

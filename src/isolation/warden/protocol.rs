@@ -338,14 +338,14 @@ impl Refused {
     fn from_code(tag: u8, detail: i32) -> Result<Self, ProtocolError> {
         let unknown = ProtocolError::Unknown("refusal", tag);
         let small = || u8::try_from(detail).map_err(|_| unknown.clone());
-        Ok(match tag {
-            0 => Refused::Profile,
-            1 => Refused::Wider(Limit::ALL.get(usize::from(small()?)).copied().ok_or(unknown)?),
-            2 => Refused::Workspace(detail),
-            3 => Refused::Layer(small()?),
-            4 => Refused::Cgroup(detail),
-            5 => Refused::Spawn(detail),
-            6 => Refused::Busy,
+        Ok(match (tag, detail) {
+            (0, 0) => Refused::Profile,
+            (1, _) => Refused::Wider(Limit::ALL.get(usize::from(small()?)).copied().ok_or(unknown)?),
+            (2, _) => Refused::Workspace(detail),
+            (3, _) => Refused::Layer(small()?),
+            (4, _) => Refused::Cgroup(detail),
+            (5, _) => Refused::Spawn(detail),
+            (6, 0) => Refused::Busy,
             _ => return Err(unknown),
         })
     }
