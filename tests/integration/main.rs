@@ -30,6 +30,7 @@ mod pool;
 mod profiles;
 mod programs;
 mod sandboxes;
+mod sessions;
 mod store;
 mod supervise;
 mod tokens;
