@@ -18,6 +18,7 @@ mod outgoing;
 mod recording;
 mod sandboxes;
 mod services;
+mod sessions;
 
 pub use admission::CancelOnDrop;
 pub use consent::{ConfirmationView, Edit};
@@ -29,6 +30,7 @@ pub use outgoing::{Choice, Outgoing};
 pub use recording::{Call, outputs_digest};
 pub use sandboxes::{CapabilityView, SandboxSettings, SandboxView, SandboxWish};
 pub use services::ServiceView;
+pub use sessions::{SessionSettings, SessionView, SessionWish};
 
 use crate::evidence::{Begin, EvidenceError, EvidenceId, Journal};
 use crate::executor::{Event, Executor, Live, ProfileState, RunError, StopCause, Under};
@@ -47,6 +49,7 @@ use execs::Noted;
 use kept::KeptLogs;
 use sandboxes::Turns;
 use services::Services;
+use sessions::{Seat, Sessions};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -120,6 +123,15 @@ pub struct Finished {
     pub left: Option<Left>,
 }
 
+impl Finished {
+    /// Takes pictures that are not among the artifacts out of what a session's interpreter said.
+    fn only_real_figures(&mut self) {
+        let Some(report) = &mut self.outcome.call else { return };
+        let manifest = self.left.as_ref().and_then(|left| left.manifest.as_ref());
+        sessions::only_real_figures(report, manifest.map_or(&[], |manifest| &manifest.files));
+    }
+}
+
 /// A request with the permit that a set of profiles gave it.
 struct Judged {
     call: Call,
@@ -140,6 +152,7 @@ struct Shared {
     confirmations: Confirmations,
     store: Arc<Store>,
     turns: Turns,
+    sessions: Sessions,
     transfers: Semaphore,
     kept: KeptLogs,
     services: Services,
@@ -157,6 +170,8 @@ pub struct Settings {
     pub consent_seconds: u64,
     /// How long sandboxes live, and how many.
     pub sandboxes: SandboxSettings,
+    /// How long sessions lie idle, and how many.
+    pub sessions: SessionSettings,
     /// How long it is known what ran.
     pub retention: RetentionSettings,
 }
@@ -183,7 +198,7 @@ impl Pipeline {
         settings: Settings,
     ) -> Self {
         let admission = Arc::new(Admission::new(settings.places, settings.queue_max));
-        let (confirmations, turns) = (Confirmations::default(), Turns::default());
+        let (confirmations, turns, sessions) = (Confirmations::default(), Turns::default(), Sessions::default());
         let (transfers, kept) = (Semaphore::new(files::TRANSFERS_MAX), KeptLogs::default());
         Self(Arc::new(Shared {
             source,
@@ -194,6 +209,7 @@ impl Pipeline {
             confirmations,
             store,
             turns,
+            sessions,
             transfers,
             kept,
             services: Services::default(),
@@ -203,23 +219,31 @@ impl Pipeline {
 
     /// One exec from request to outcome.
     pub async fn exec(&self, call: &Call, request: &ExecRequest) -> Result<Finished, Failure> {
-        self.exec_of(call, request, None).await
+        self.exec_of(call, request, None, None).await
     }
 
-    /// The same for one that may be part of a sandbox, whose profile and project the request then has.
+    /// The same for one that may be part of a sandbox, whose profile and project the request then has, and be a call of
+    /// a session in it.
     async fn exec_of(
         &self,
         call: &Call,
         request: &ExecRequest,
         sandbox: Option<&SandboxId>,
+        session: Option<SessionWish>,
     ) -> Result<Finished, Failure> {
-        let started = self.start(call, request, sandbox).await?;
+        let started = self.start(call, request, sandbox, session).await?;
         let _cancel_with_caller = CancelOnDrop::of(started.live.clone());
         ended(started.task.await)
     }
 
     /// Judges, lists and lets in; what comes of it is the task's, which nobody's hang-up ends.
-    async fn start(&self, call: &Call, request: &ExecRequest, sandbox: Option<&SandboxId>) -> Result<Started, Failure> {
+    async fn start(
+        &self,
+        call: &Call,
+        request: &ExecRequest,
+        sandbox: Option<&SandboxId>,
+        session: Option<SessionWish>,
+    ) -> Result<Started, Failure> {
         let asked = Begin { sandbox_id: sandbox.map(ToString::to_string), ..call.asks_exec(request) };
         self.told(&asked, execs::check_reference(request).map_err(Failure::from)).await?;
         let judged = match self.judge(call.clone(), request.clone(), None).await {
@@ -232,13 +256,18 @@ impl Pipeline {
         let spill = (request.mode != Mode::Wait).then(|| self.0.store.clone());
         let live = Arc::new(Live::new(spill));
         let listed = self.0.admission.list(&judged.permit, sandbox, live.clone()).map_err(Failure::from);
-        let listed = self.told(&asked, listed).await?;
+        let mut listed = self.told(&asked, listed).await?;
+        listed.session = session;
         // Listed first: whoever ends the sandbox meanwhile finds this exec.
         let used = self.use_sandbox(&call.principal, sandbox).await;
         self.told(&asked, used).await?;
-        let turn = self.told(&asked, self.0.admission.enter().map_err(Failure::from)).await?;
+        // A call of a session waits for its turn there first, and holds no place meanwhile.
+        let turn = match &listed.session {
+            None => Some(self.told(&asked, self.0.admission.enter().map_err(Failure::from)).await?),
+            Some(_) => None,
+        };
         live.log.event(Event::Queued);
-        let (exec, queued) = (listed.exec.clone(), matches!(turn, Turn::Waiting(_)));
+        let (exec, queued) = (listed.exec.clone(), matches!(turn, Some(Turn::Waiting(_))));
         // Before its caller has the id, so that it is found by it.
         let waiting = (queued && request.mode != Mode::Wait).then(|| self.note(&listed, &judged, None));
         let task = tokio::spawn(self.clone().see_through(listed, judged, asked, (turn, waiting)));
@@ -277,7 +306,7 @@ impl Pipeline {
         listed: Listed,
         judged: Judged,
         asked: Begin,
-        turn: (Turn, Option<Noted>),
+        turn: (Option<Turn>, Option<Noted>),
     ) -> Result<Finished, Failure> {
         let (exec, live, owner) = (listed.exec.clone(), listed.live.clone(), judged.permit.owner().clone());
         let mode = judged.permit.mode();
@@ -298,9 +327,18 @@ impl Pipeline {
         listed: &Listed,
         mut judged: Judged,
         asked: Begin,
-        (turn, mut waiting): (Turn, Option<Noted>),
+        (turn, mut waiting): (Option<Turn>, Option<Noted>),
     ) -> Result<Finished, Failure> {
         let begun = Instant::now();
+        let mut seat = None;
+        if let Some(wish) = &listed.session {
+            let taken = self.take_seat(listed, &judged, wish).await;
+            seat = Some(self.told(&asked, taken).await?);
+        }
+        let turn = match turn {
+            Some(turn) => turn,
+            None => self.told(&asked, self.0.admission.enter().map_err(Failure::from)).await?,
+        };
         let place = tokio::select! {
             place = turn.place() => place.map_err(Failure::from),
             () = listed.live.stop.stopped() => Err(Refusal::NoSuchExec.into()),
@@ -313,7 +351,7 @@ impl Pipeline {
         for _ in 0..JUDGEMENTS_MAX {
             let reservation = self.reserve(&judged.permit).await;
             let reservation = self.told(&asked, reservation).await?;
-            match self.run(listed, &judged, reservation, &mut place).await {
+            match self.run(listed, &judged, reservation, &mut place, seat.as_mut()).await {
                 // The profiles changed between judgement and run: what is judged and what is enforced must be one.
                 Err(Failure::Run(RunError::Overtaken)) => {
                     // With another policy an approval has another digest, and is none.
@@ -326,7 +364,12 @@ impl Pipeline {
                 }
                 Ok(mut finished) => {
                     live::tell_limits(&listed.live.log, &finished.outcome);
+                    if let Some(seat) = &seat {
+                        self.gather(seat, &listed.exec, judged.permit.project()).await;
+                    }
                     finished.left = self.keep(listed, &judged, &noted, &finished.outcome).await;
+                    drop(seat); // what it left is its own: the next call may begin
+                    finished.only_real_figures();
                     noted.ended(&finished);
                     let (profile, ending) = (&finished.profile, finished.outcome.ending);
                     let request = &judged.call.request_id;
@@ -346,6 +389,7 @@ impl Pipeline {
         judged: &Judged,
         mut reservation: Option<Reservation>,
         place: &mut Option<OwnedSemaphorePermit>,
+        seat: Option<&mut Seat>,
     ) -> Result<Finished, Failure> {
         let Judged { in_force, permit, grant, .. } = judged;
         let mut permit = permit.clone();
@@ -357,7 +401,13 @@ impl Pipeline {
         let under = Under { set: in_force.set, filter };
         self.0.admission.started.fetch_add(1, Ordering::Relaxed);
         let begin = self.0.journal.begin(recording::begins(&judged.call, judged, listed));
-        let running = self.0.executor.run(&listed.exec, &permit, &under, &listed.live, begin);
+        let executor = &self.0.executor;
+        let running = async {
+            match seat {
+                None => executor.run(&listed.exec, &permit, &under, &listed.live, begin).await,
+                Some(seat) => seat.run(executor, listed, judged, &permit, &under, begin).await,
+            }
+        };
         tokio::pin!(running);
         let ran = tokio::select! {
             ran = &mut running => ran,

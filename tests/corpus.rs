@@ -9,7 +9,7 @@ mod bodies;
 
 use sandboxd::isolation::fault::{Fault, Step};
 use sandboxd::isolation::warden::protocol::{
-    Cause, Counted, Refused, Reply, Request, Run, RunNumber, Status, Workspace,
+    Cause, Counted, Life, Refused, Reply, Request, Run, RunNumber, Status, Workspace,
 };
 use sandboxd::isolation::warden::words::Words;
 use sandboxd::isolation::warden::{ProfileState, Ready};
@@ -74,6 +74,7 @@ fn messages() -> Vec<(String, Vec<u8>)> {
             workspace,
             signals: false,
             tty: None,
+            life: Life::Once,
             words,
         }))
         .encode()

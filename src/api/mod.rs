@@ -22,6 +22,7 @@ mod routes;
 mod sandboxes;
 mod server;
 mod services;
+mod sessions;
 mod tokens;
 pub mod wire;
 mod words;

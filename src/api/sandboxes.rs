@@ -13,7 +13,7 @@ use super::wire::{
 use super::words::Words;
 use super::{idempotency, live};
 use crate::model::{DEFAULT_PROFILE, ExecRequest, ExecSpec, Kind, Mode, Principal, SandboxId, Timestamp};
-use crate::pipeline::{Call, Failure, SandboxView, SandboxWish};
+use crate::pipeline::{Call, Failure, SandboxView, SandboxWish, SessionWish};
 use axum::extract::State as AxumState;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -41,8 +41,9 @@ pub(super) fn routes() -> Vec<Route> {
                 .query([Param::text("label", "`name=value`; all must hold.")
                     .like(json!({"type": "string", "pattern": "="}))
                     .many()])
-                .query(page(1000))
-                .answers::<SandboxesAnswer>(200, "A page of them."),
+                .query(page(1000, "sandbox_id"))
+                .answers::<SandboxesAnswer>(200, "A page of them.")
+                .fails(&[404]),
         ),
         get(
             "/v1/sandboxes/{sandbox_id}",
@@ -84,7 +85,7 @@ pub(super) fn routes() -> Vec<Route> {
             shell,
             an_exec(op("run_shell", "Run a command line in a sandbox.").takes_part::<SandboxExecRequest>(
                 "ShellExecRequest",
-                &["code", "session", "argv"],
+                &["code", "argv"],
                 &["command"],
             )),
         ),
@@ -95,7 +96,7 @@ pub(super) fn routes() -> Vec<Route> {
                 op("run_process", "Run a program in a sandbox, never through a shell.")
                     .takes_part::<SandboxExecRequest>(
                         "ProcessExecRequest",
-                        &["code", "session", "command", "args"],
+                        &["code", "session", "session_idle_s", "command", "args"],
                         &["argv"],
                     ),
             ),
@@ -247,13 +248,15 @@ async fn run(
     headers: HeaderMap,
     Body(request): Body<SandboxExecRequest>,
 ) -> Result<Response, ApiError> {
+    let session = session_of(kind, &request).map_err(|error| error.of_request(&id))?;
     let (request, sandbox) = (request_of(kind, request), SandboxId::from(sandbox));
     let request = request.map_err(|error| error.of_request(&id))?;
     idempotency::not_for_streams(request.mode, &headers).map_err(|error| error.of_request(&id))?;
     let pipeline = &state.pipeline;
     let done = match request.mode {
         Mode::Wait => {
-            pipeline.exec_in(&call, &sandbox, request).await.map(|ended| Json(answer_of(ended)).into_response())
+            let ran = pipeline.exec_in(&call, &sandbox, request, session).await;
+            ran.map(|ended| Json(answer_of(ended)).into_response())
         }
         Mode::Background | Mode::Stream => {
             let launched = pipeline.launch_in(&call, &sandbox, request).await;
@@ -281,12 +284,24 @@ pub(super) fn words_of(kind: Kind) -> [(&'static str, &'static str); 4] {
     ]
 }
 
+/// The session that it asks for.
+fn session_of(kind: Kind, request: &SandboxExecRequest) -> Result<Option<SessionWish>, ApiError> {
+    match (&request.session, request.session_idle_s) {
+        (Some(_), _) if kind == Kind::Process => {
+            Err(ApiError::field("session", "a program has none; python/exec and shell/exec do"))
+        }
+        (Some(_), _) if request.mode != Mode::Wait => {
+            Err(ApiError::field("mode", "a call of a session is waited for; use \"wait\""))
+        }
+        (Some(name), idle_s) => Ok(Some(SessionWish { name: name.clone(), idle_s })),
+        (None, Some(_)) => Err(ApiError::field("session_idle_s", "is for a session; name one")),
+        (None, None) => Ok(None),
+    }
+}
+
 /// The request for an exec, but for profile and project, which are the sandbox's.
 pub(super) fn request_of(kind: Kind, request: SandboxExecRequest) -> Result<ExecRequest, ApiError> {
     let foreign = |field: &str| ApiError::field(field, "is not known here");
-    if request.session.is_some() {
-        return Err(ApiError::field("session", "this build keeps no state between execs; leave it out"));
-    }
     let missing = |field: &str, problem: &str| ApiError::field(field, format!("missing: {problem}"));
     let (code, command, args) = match kind {
         Kind::Python => {
@@ -350,7 +365,6 @@ mod tests {
         for (kind, json, field) in [
             (Kind::Python, serde_json::json!({}), "code"),
             (Kind::Python, serde_json::json!({"code": "1", "argv": []}), "argv"),
-            (Kind::Python, serde_json::json!({"code": "1", "session": "s"}), "session"),
             (Kind::Shell, serde_json::json!({"command": "1", "code": "1"}), "code"),
             (Kind::Process, serde_json::json!({"argv": []}), "argv"),
             (Kind::Process, serde_json::json!({"argv": ["a"], "args": ["b"]}), "args"),

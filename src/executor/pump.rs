@@ -35,6 +35,12 @@ pub(super) fn input_pipe(used: bool) -> io::Result<(Option<pipe::Sender>, OwnedF
     Ok((ours, theirs))
 }
 
+/// An input pipe that stays open: where we write, and the program's end.
+pub(super) fn kept_input_pipe() -> io::Result<(pipe::Sender, OwnedFd)> {
+    let (theirs, ours) = pipe_pair()?;
+    Ok((pipe::Sender::from_owned_fd(ours)?, theirs))
+}
+
 /// Puts all of an output into the log, until nobody holds the other end.
 pub(super) async fn drain(mut from: pipe::Receiver, channel: Channel, log: &Log, budget: &ByteBudget<'_>) {
     let mut chunk = vec![0; FIRST_CHUNK];

@@ -1,5 +1,6 @@
 //! Who is in: places to run in, the bounded queue before them, and the list of live execs.
 
+use super::sessions::SessionWish;
 use crate::executor::{Live, StopCause};
 use crate::model::{ExecId, Owner, Principal, SandboxId};
 use crate::policy::{Permit, Refusal};
@@ -57,6 +58,8 @@ pub(super) struct Listed {
     pub(super) exec: ExecId,
     pub(super) sandbox: Option<SandboxId>,
     pub(super) at_ms: u64,
+    /// The session that it is a call of.
+    pub(super) session: Option<SessionWish>,
     pub(super) live: Arc<Live>,
 }
 
@@ -131,7 +134,7 @@ impl Admission {
         let (owner, profile) = (permit.owner().clone(), permit.profile_id().to_owned());
         let sandbox = sandbox.cloned();
         entries.insert(exec.clone(), Entry { owner, profile, sandbox: sandbox.clone(), live: live.clone() });
-        Ok(Listed { admission: self.clone(), exec, sandbox, at_ms: super::now_ms(), live })
+        Ok(Listed { admission: self.clone(), exec, sandbox, at_ms: super::now_ms(), session: None, live })
     }
 
     /// A way in: at once, through the bounded queue, or none.

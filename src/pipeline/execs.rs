@@ -151,6 +151,7 @@ impl Pipeline {
             "limits": permit.limits(),
             "safety": permit.safety(),
             "side_effects": permit.side_effects(),
+            "session": listed.session.as_ref().map(|wish| &wish.name),
         });
         let row = ExecStarted {
             exec_id: listed.exec.clone(),
@@ -259,6 +260,7 @@ fn meta(listed: &Listed, judged: &Judged, noted: &Noted, outcome: &Outcome) -> s
     json!({
         "exec_id": listed.exec,
         "sandbox_id": listed.sandbox,
+        "session": outcome.call,
         "project_id": permit.project(),
         "task_ref": request.task_ref,
         "grant_id": permit.grant(),
@@ -292,6 +294,6 @@ fn meta(listed: &Listed, judged: &Judged, noted: &Noted, outcome: &Outcome) -> s
         "usage": outcome.usage,
         "limits_hit": outcome.limits_hit,
         "enforcement": outcome.enforcement,
-        "log": super::kept::written_down(&listed.live.log),
+        "log": listed.session.is_none().then(|| super::kept::written_down(&listed.live.log)),
     })
 }

@@ -122,7 +122,7 @@ impl Pipeline {
         request: &ExecRequest,
         sandbox: Option<&SandboxId>,
     ) -> Result<Launched, Failure> {
-        let Started { exec, live, queued, task } = self.start(call, request, sandbox).await?;
+        let Started { exec, live, queued, task } = self.start(call, request, sandbox, None).await?;
         let hold = (request.mode == Mode::Stream).then(|| CancelOnDrop::of(live.clone()));
         if !queued && !live.log.started().await {
             // It never started: its caller is still here to hear why.

@@ -170,6 +170,10 @@ pub fn rule_of(refusal: &Refusal) -> (Layer, String) {
         Refusal::NoSuchService | Refusal::ServiceRuns => (Layer::Request, "name"),
         Refusal::StdinClosed => (Layer::Request, "stdin"),
         Refusal::StdinTooMuch { .. } => (Layer::Profile, "sizes.max_bytes_in"),
+        Refusal::NoSuchSession | Refusal::SessionDead { .. } | Refusal::SessionBusy { .. } => {
+            (Layer::Request, "session")
+        }
+        Refusal::TooManySessions { .. } => (Layer::Daemon, "sessions"),
         Refusal::QueueFull { .. } => (Layer::Daemon, "max_queued_execs"),
         Refusal::Draining => (Layer::Daemon, "draining"),
     };
@@ -288,6 +292,10 @@ impl Trial {
             | Refusal::StdinClosed
             | Refusal::StdinTooMuch { .. }
             | Refusal::OutputGone
+            | Refusal::NoSuchSession
+            | Refusal::SessionDead { .. }
+            | Refusal::SessionBusy { .. }
+            | Refusal::TooManySessions { .. }
             | Refusal::NoSuchDirectory { .. }
             | Refusal::Boundary { .. }
             | Refusal::ConsentDenied { .. }

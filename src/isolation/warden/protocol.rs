@@ -1,9 +1,10 @@
 //! What front and warden say to each other, and what init says to the front.
 //!
 //! ```text
-//! front ──▶ warden   Run (+ stdin, stdout, stderr), Kill, Signal, Bound, Reload, Stats, Shutdown
+//! front ──▶ warden   Run (+ stdin, stdout, stderr; a session's + calls, answers, interrupts), Kill, Signal, Bound, Reload, Stats,
+//!                    Shutdown; for a session's Run: Call, which starts its clocks, and Rest, which stops them
 //! warden ──▶ front   Accepted (+ status socket) | Refused, then for each Accepted exactly one Ended;
-//!                    Bounded for each Bound, Reloaded for each Reload, Stats for each Stats; first of all one Ready
+//!                    Bounded for each Bound, Reloaded for each Reload, Stats for each Stats, Rested for each Rest; first of all one Ready
 //! init  ──▶ front    on the status socket: at most one Fault, at most one Exit; before them, where a program gets a
 //!                    terminal, one Terminal (+ its master)
 //! front ──▶ init     on the status socket: one GO byte, without which no program starts
@@ -34,6 +35,10 @@ pub const PIDFD: u8 = b'P';
 const NO_TTY: Tty = Tty { cols: 0, rows: 0 };
 /// Descriptors that come with `Run`.
 pub const RUN_FDS: usize = 3;
+/// Descriptors that come with the `Run` of a session: those three, calls, answers and interrupts.
+pub const SESSION_FDS: usize = 6;
+/// How much longer than its time a call may take to heed the front's interrupt before the warden ends its session.
+pub const INTERRUPT_GRACE_MS: u64 = 2000;
 /// Profiles that `Stats` tells of, at most: the record stays small.
 pub const STATS_MAX: usize = 128;
 
@@ -82,6 +87,15 @@ pub enum Workspace {
     Project(ProjectId),
 }
 
+/// How long a run lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Life {
+    /// One program to its end, within its time.
+    Once,
+    /// An interpreter that is told call after call what to run; each call has its own time.
+    Session,
+}
+
 /// One program to run. Descriptors for stdin, stdout and stderr come beside it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
@@ -97,12 +111,25 @@ pub struct Run {
     pub limits: Limits,
     /// Where its files are.
     pub workspace: Workspace,
+    /// How long it lives.
+    pub life: Life,
     /// Whether it may get signals: its process then hands the warden a pidfd of itself.
     pub signals: bool,
     /// The terminal that it gets in place of the pipes; its master then goes to the front on the status socket.
     pub tty: Option<Tty>,
     /// Command, working directory, arguments and environment.
     pub words: Words,
+}
+
+impl Run {
+    /// How many descriptors come with it.
+    #[must_use]
+    pub fn fds(&self) -> usize {
+        match self.life {
+            Life::Once => RUN_FDS,
+            Life::Session => SESSION_FDS,
+        }
+    }
 }
 
 /// Front to warden.
@@ -114,6 +141,17 @@ pub enum Request {
     Kill(RunNumber),
     /// Send a signal to the process group of a run's program.
     Signal(RunNumber, ProgramSignal),
+    /// A session begins a call, which has so much time on the wall and of the processor.
+    Call {
+        /// Which.
+        number: RunNumber,
+        /// Wall clock; the grace for an interrupt comes on top.
+        wall_ms: u64,
+        /// Processor time, counted from the last answer on.
+        cpu_ms: u64,
+    },
+    /// A session's call has been answered.
+    Rest(RunNumber),
     /// Read the profiles again; running runs keep what they have.
     Reload,
     /// How the pool stands.
@@ -193,6 +231,8 @@ pub enum Reply {
     Accepted(RunNumber),
     /// Nothing was started.
     Refused(RunNumber, Refused),
+    /// What a session has used since it rested last.
+    Rested(RunNumber, Counted),
     /// Every process of it is gone.
     Ended(RunNumber, Cause, Counted),
     /// The profiles were read again; none: they could not be, the old ones stay and the log says why.
@@ -231,7 +271,7 @@ impl Request {
                     Workspace::Project(project) => out.u8(1).text(project.as_str()),
                 };
                 let Tty { cols, rows } = run.tty.unwrap_or(NO_TTY);
-                out = out.u8(run.signals.into()).u16(cols).u16(rows);
+                out = out.u8((run.life == Life::Session).into()).u8(run.signals.into()).u16(cols).u16(rows);
                 run.words.append_to(&mut out.0);
                 out.0
             }
@@ -241,6 +281,8 @@ impl Request {
             Request::Stats => Writer::new(5).0,
             Request::Bound(bound) => bound.write(Writer::new(6)).0,
             Request::Signal(number, signal) => Writer::new(7).u64(number.0).u8(signal.number()).0,
+            Request::Call { number, wall_ms, cpu_ms } => Writer::new(20).u64(number.0).u64(*wall_ms).u64(*cpu_ms).0,
+            Request::Rest(number) => Writer::new(21).u64(number.0).0,
         }
     }
 
@@ -263,6 +305,7 @@ impl Request {
                     1 => Workspace::Project(fields.id("project")?),
                     other => return Err(ProtocolError::Unknown("workspace", other)),
                 };
+                let life = if fields.flag("life")? { Life::Session } else { Life::Once };
                 let signals = fields.flag("signals")?;
                 let tty = match (Tty { cols: fields.u16("tty")?, rows: fields.u16("tty")? }) {
                     NO_TTY => None,
@@ -271,7 +314,8 @@ impl Request {
                 };
                 // The words are the rest of the datagram; their own decoder refuses anything after them.
                 let words = Words::decode(fields.0)?;
-                Ok(Request::Run(Box::new(Run { number, profile, set, exec, limits, workspace, signals, tty, words })))
+                let run = Run { number, profile, set, exec, limits, workspace, life, signals, tty, words };
+                Ok(Request::Run(Box::new(run)))
             }
             2 => {
                 let number = fields.number()?;
@@ -300,6 +344,18 @@ impl Request {
                 fields.end()?;
                 let known = ProgramSignal::from_number(signal).ok_or(ProtocolError::Unknown("signal", signal))?;
                 Ok(Request::Signal(number, known))
+            }
+            20 => {
+                let (number, wall_ms, cpu_ms) = (fields.number()?, fields.u64("wall")?, fields.u64("cpu")?);
+                Limit::WallMs.check(wall_ms)?;
+                Limit::CpuMs.check(cpu_ms)?;
+                fields.end()?;
+                Ok(Request::Call { number, wall_ms, cpu_ms })
+            }
+            21 => {
+                let number = fields.number()?;
+                fields.end()?;
+                Ok(Request::Rest(number))
             }
             other => Err(ProtocolError::Unknown("request", other)),
         }
@@ -335,6 +391,21 @@ impl Refused {
     }
 }
 
+impl Counted {
+    fn write(&self, out: Writer) -> Writer {
+        out.u64(self.cpu_us).maybe(self.memory_peak_bytes).maybe(self.pids_peak).u64(self.pids_refused)
+    }
+
+    fn read(fields: &mut Reader<'_>) -> Result<Self, ProtocolError> {
+        Ok(Self {
+            cpu_us: fields.u64("cpu")?,
+            memory_peak_bytes: fields.maybe("memory")?,
+            pids_peak: fields.maybe("pids")?,
+            pids_refused: fields.u64("pids refused")?,
+        })
+    }
+}
+
 impl Reply {
     /// The datagram of this message.
     #[must_use]
@@ -345,16 +416,8 @@ impl Reply {
                 let (tag, detail) = refused.code();
                 Writer::new(2).u64(number.0).u8(tag).i32(detail).0
             }
-            Reply::Ended(number, cause, counted) => {
-                Writer::new(3)
-                    .u64(number.0)
-                    .u8(*cause as u8)
-                    .u64(counted.cpu_us)
-                    .maybe(counted.memory_peak_bytes)
-                    .maybe(counted.pids_peak)
-                    .u64(counted.pids_refused)
-                    .0
-            }
+            Reply::Ended(number, cause, counted) => counted.write(Writer::new(3).u64(number.0).u8(*cause as u8)).0,
+            Reply::Rested(number, counted) => counted.write(Writer::new(20).u64(number.0)).0,
             Reply::Reloaded(ready) => {
                 let mut out = Writer::new(4).u8(ready.is_some().into());
                 out.0.extend(ready.iter().flat_map(Ready::encode));
@@ -388,14 +451,9 @@ impl Reply {
                     4 => Cause::Oom,
                     other => return Err(ProtocolError::Unknown("cause", other)),
                 };
-                let counted = Counted {
-                    cpu_us: fields.u64("cpu")?,
-                    memory_peak_bytes: fields.maybe("memory")?,
-                    pids_peak: fields.maybe("pids")?,
-                    pids_refused: fields.u64("pids refused")?,
-                };
-                Reply::Ended(number, cause, counted)
+                Reply::Ended(number, cause, Counted::read(&mut fields)?)
             }
+            20 => Reply::Rested(fields.number()?, Counted::read(&mut fields)?),
             4 => {
                 let ready = match fields.flag("reloaded")? {
                     false => None,
@@ -477,90 +535,4 @@ impl Status {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::isolation::fault::Step;
-    use proptest::prelude::*;
-
-    fn a_run(workspace: Workspace) -> Request {
-        Request::Run(Box::new(Run {
-            number: RunNumber(7),
-            profile: 2,
-            set: 3,
-            exec: ExecId::generate(),
-            limits: Limits::default(),
-            workspace,
-            signals: true,
-            tty: Some(Tty { cols: 80, rows: 24 }),
-            words: Words::new("/bin/true", "", ["true"], ["A=b"]).expect("small words"),
-        }))
-    }
-
-    #[test]
-    fn requests_survive_the_wire() {
-        let project = Workspace::Project("p1".parse().expect("a plain name"));
-        for request in [
-            a_run(Workspace::ThrowAway { inputs: true }),
-            a_run(project),
-            Request::Kill(RunNumber(u64::MAX)),
-            Request::Signal(RunNumber(1), ProgramSignal::Term),
-            Request::Reload,
-            Request::Stats,
-            Request::Shutdown,
-        ] {
-            assert_eq!(Request::decode(&request.encode()), Ok(request));
-        }
-    }
-
-    #[test]
-    fn replies_and_statuses_survive_the_wire() {
-        let counted = Counted { cpu_us: 1, memory_peak_bytes: Some(2), pids_peak: None, pids_refused: 3 };
-        let number = RunNumber(9);
-        let refusals =
-            [Refused::Profile, Refused::Wider(Limit::Pids), Refused::Workspace(2), Refused::Layer(3), Refused::Busy];
-        for reply in refusals.map(|refused| Reply::Refused(number, refused)).into_iter().chain([
-            Reply::Accepted(number),
-            Reply::Ended(number, Cause::Oom, counted),
-            Reply::Reloaded(None),
-            Reply::Stats(vec![PoolGauges { idle: 1, busy: 2, target: 3, hits: 4, misses: u64::MAX }; STATS_MAX]),
-            Reply::Reloaded(Some(Ready { digest: [7; 32], idmap_errno: 0, profiles: vec![], lacking: vec![] })),
-        ]) {
-            assert_eq!(Reply::decode(&reply.encode()), Ok(reply.clone()));
-        }
-        let fault = Fault { step: Step::Exec, index: 3, errno: 2 };
-        for status in [Status::Fault(fault), Status::Exited(255), Status::Signaled(9), Status::Terminal] {
-            assert_eq!(Status::decode(&status.encode()), Ok(status));
-        }
-    }
-
-    #[test]
-    fn every_truncation_and_extension_is_refused() {
-        let whole = a_run(Workspace::ThrowAway { inputs: false }).encode();
-        for len in 0..whole.len() {
-            assert!(Request::decode(&whole[..len]).is_err(), "{len} bytes were taken for a message");
-        }
-        let mut longer = whole;
-        longer.push(0);
-        assert!(Request::decode(&longer).is_err());
-    }
-
-    #[test]
-    fn a_limit_outside_its_bounds_is_refused() {
-        let mut bytes = a_run(Workspace::ThrowAway { inputs: false }).encode();
-        // version, tag, number, profile, set, length byte and text of the exec id; then the first limit
-        let first_limit = 2 + 8 + 2 + 8 + 1 + 29;
-        bytes[first_limit..first_limit + 8].copy_from_slice(&u64::MAX.to_le_bytes());
-        assert!(matches!(Request::decode(&bytes), Err(ProtocolError::Limit(_))));
-    }
-
-    proptest! {
-        #[test]
-        fn no_datagram_panics_the_decoders(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
-            let mut versioned = bytes.clone();
-            if let Some(first) = versioned.first_mut() { *first = VERSION; }
-            for candidate in [&bytes, &versioned] {
-                let _ = (Request::decode(candidate), Reply::decode(candidate), Status::decode(candidate));
-            }
-        }
-    }
-}
+mod tests;

@@ -90,6 +90,7 @@ fn try_in(
         workspace: Workspace::ThrowAway { inputs: false },
         signals: false,
         tty: None,
+        life: super::protocol::Life::Once,
         words: Words::new("/nonexistent/trial", "", ["trial"], no_env).expect("two short words"),
     };
     let (sandbox, status) = spawn(proof, plan, group, ranges, range, null).map_err(TrialError::Spawn)?;
