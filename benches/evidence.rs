@@ -33,6 +33,7 @@ fn enforcement(hash: &str) -> Enforcement {
         cgroup: CgroupReport { mode: CgroupMode::V1, controllers: text(&["memory", "pids", "cpu"]) },
         privileges: Hold::Full,
         workspace: "tmpfs".to_owned(),
+        store: None,
         degraded: Vec::new(),
     }
 }

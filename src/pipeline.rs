@@ -14,6 +14,7 @@ mod grants;
 mod outgoing;
 mod recording;
 mod sandboxes;
+mod snapshots;
 
 pub use consent::{ConfirmationView, Edit};
 pub use execs::{Left, RetentionSettings};
@@ -22,6 +23,7 @@ pub use grants::{GrantView, GrantWish};
 pub use outgoing::{Choice, Outgoing};
 pub use recording::{Call, outputs_digest};
 pub use sandboxes::{CapabilityView, SandboxSettings, SandboxView, SandboxWish};
+pub use snapshots::DiffWish;
 
 use crate::evidence::{Begin, EvidenceError, EvidenceId, Journal};
 use crate::executor::{Executor, ProfileState, RunError, StopCause, Under};
@@ -33,10 +35,11 @@ use crate::policy::grant::Grant;
 use crate::policy::risk::{Risk, assess};
 use crate::policy::{Approval, Facts, Permit, Refusal, Stage, judge_in_stages};
 use crate::profile::Profiles;
-use crate::workspace::Store;
+use crate::workspace::{Changes, Store};
 use admission::{Admission, CancelOnDrop, Listed};
 use consent::Confirmations;
 use sandboxes::Turns;
+use snapshots::Uses;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -107,6 +110,8 @@ pub struct Finished {
     pub evidence: (EvidenceId, EvidenceId),
     /// What it left, if it had a project.
     pub left: Option<Left>,
+    /// What changed while it ran, if that was asked for.
+    pub files: Option<Changes>,
 }
 
 /// A request with the permit that a set of profiles gave it.
@@ -129,6 +134,7 @@ struct Shared {
     confirmations: Confirmations,
     store: Arc<Store>,
     turns: Turns,
+    uses: Uses,
     transfers: Semaphore,
     settings: Settings,
 }
@@ -146,6 +152,8 @@ pub struct Settings {
     pub sandboxes: SandboxSettings,
     /// How long it is known what ran.
     pub retention: RetentionSettings,
+    /// Snapshots that one sandbox may have.
+    pub max_snapshots: u64,
 }
 
 /// The way through; cheap to clone.
@@ -171,9 +179,20 @@ impl Pipeline {
     ) -> Self {
         let admission = Arc::new(Admission::new(settings.places, settings.queue_max));
         let (confirmations, turns) = (Confirmations::default(), Turns::default());
-        let transfers = Semaphore::new(files::TRANSFERS_MAX);
-        let shared =
-            Shared { source, executor, ledger, journal, admission, confirmations, store, turns, transfers, settings };
+        let (transfers, uses) = (Semaphore::new(files::TRANSFERS_MAX), Uses::default());
+        let shared = Shared {
+            source,
+            executor,
+            ledger,
+            journal,
+            admission,
+            confirmations,
+            store,
+            turns,
+            uses,
+            transfers,
+            settings,
+        };
         Self(Arc::new(shared))
     }
 
@@ -244,6 +263,9 @@ impl Pipeline {
             () = listed.stop.stopped() => Err(Refusal::NoSuchExec.into()),
         };
         let mut place = Some(self.told(&asked, place).await?);
+        let _use = self.0.uses.share(judged.permit.project()).await; // no restore until all of it is over
+        let reporting = self.begin_report(&listed, &judged).await;
+        let reporting = self.told(&asked, reporting).await?;
         let mut noted = self.note_start(&listed, &judged);
         for _ in 0..JUDGEMENTS_MAX {
             let reservation = self.reserve(&judged.permit).await;
@@ -261,6 +283,7 @@ impl Pipeline {
                 }
                 Ok(mut finished) => {
                     finished.left = self.keep(&listed, &judged, &noted, &finished.outcome).await;
+                    finished.files = reporting.end(&self, &listed).await;
                     noted.ended(&finished);
                     let (profile, ending) = (&finished.profile, finished.outcome.ending);
                     let request = &judged.call.request_id;
@@ -328,7 +351,15 @@ impl Pipeline {
         })?;
         settled.map_err(Failure::Ledger)?;
         let (profile, risk) = (permit.profile_id().to_owned(), judged.risk.as_ref().clone());
-        Ok(Finished { exec: listed.exec.clone(), profile, outcome, risk, evidence: (begin, end), left: None })
+        Ok(Finished {
+            exec: listed.exec.clone(),
+            profile,
+            outcome,
+            risk,
+            evidence: (begin, end),
+            left: None,
+            files: None,
+        })
     }
 
     /// Ends an exec of this caller. Another's is as unknown as none.

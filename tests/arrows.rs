@@ -37,8 +37,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "model",
         ],
     ),
-    // `profile check` and `evidence verify FILE` work without a daemon, with what the daemon itself uses.
-    ("ctl", &["ctl", "api::wire", "evidence", "profile", "model"]),
+    // `profile check`, `evidence verify FILE` and `store init` work without a daemon, with what the daemon itself uses.
+    ("ctl", &["ctl", "api::wire", "evidence", "profile", "workspace", "model"]),
 ];
 
 /// Files that may hold `unsafe`; everything else forbids it.

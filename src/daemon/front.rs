@@ -84,6 +84,7 @@ async fn serve_until_end(parts: Parts) -> anyhow::Result<i32> {
         consent_seconds: config.consent_seconds,
         sandboxes: config.sandboxes,
         retention: config.retention,
+        max_snapshots: config.store.max_snapshots,
     };
     let pipeline = Pipeline::new(rules.clone(), executor, ledger.clone(), journal.clone(), store, settings);
     pipeline.reconcile().await.context("what a daemon before left in the ledger")?;

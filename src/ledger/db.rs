@@ -138,6 +138,20 @@ const MIGRATIONS: &[&str] = &[
     CREATE INDEX sandboxes_uncleared ON sandboxes (seq) WHERE deleted_at_ms IS NOT NULL AND cleared_at_ms IS NULL;
     CREATE INDEX sandboxes_by_project ON sandboxes (project_id) WHERE deleted_at_ms IS NULL;
 ",
+    "
+    CREATE TABLE snapshots (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT, -- the order of lists
+        id TEXT NOT NULL UNIQUE,
+        tenant TEXT NOT NULL,
+        subject TEXT NOT NULL,
+        sandbox_id TEXT NOT NULL,
+        project_id TEXT NOT NULL, -- where it lies
+        name TEXT,
+        state TEXT NOT NULL,      -- making, kept, restoring, removing
+        created_at_ms INTEGER NOT NULL
+    ) STRICT;
+    CREATE INDEX snapshots_by_sandbox ON snapshots (sandbox_id, seq);
+",
 ];
 
 /// Opens the ledger below `state_dir`, or makes it; checked, migrated, locked against every other process.

@@ -166,6 +166,8 @@ pub fn rule_of(refusal: &Refusal) -> (Layer, String) {
         Refusal::NoSuchProject => (Layer::Request, "project_id"),
         Refusal::NoSuchExec => (Layer::Request, "exec_id"),
         Refusal::QueueFull { .. } => (Layer::Daemon, "max_queued_execs"),
+        Refusal::SnapshotsUnsupported => (Layer::Host, "store.driver"),
+        Refusal::WorkspaceBusy => (Layer::Daemon, "workspace"),
         Refusal::Draining => (Layer::Daemon, "draining"),
     };
     (layer, rule.to_owned())
@@ -286,6 +288,8 @@ impl Trial {
             | Refusal::BudgetExceeded { .. }
             | Refusal::Concurrency { .. }
             | Refusal::QueueFull { .. }
+            | Refusal::SnapshotsUnsupported
+            | Refusal::WorkspaceBusy
             | Refusal::Draining => None,
         }
     }

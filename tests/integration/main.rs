@@ -28,6 +28,7 @@ mod pool;
 mod profiles;
 mod programs;
 mod sandboxes;
+mod snapshots;
 mod store;
 mod supervise;
 mod tokens;
