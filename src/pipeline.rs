@@ -15,6 +15,7 @@ mod outgoing;
 mod recording;
 mod sandboxes;
 mod sessions;
+mod snapshots;
 
 pub use consent::{ConfirmationView, Edit};
 pub use execs::{Left, RetentionSettings};
@@ -24,6 +25,7 @@ pub use outgoing::{Choice, Outgoing};
 pub use recording::{Call, outputs_digest};
 pub use sandboxes::{CapabilityView, SandboxSettings, SandboxView, SandboxWish};
 pub use sessions::{SessionSettings, SessionView, SessionWish};
+pub use snapshots::DiffWish;
 
 use crate::evidence::{Begin, EvidenceError, EvidenceId, Journal};
 use crate::executor::{Executor, ProfileState, RunError, StopCause, Under};
@@ -35,11 +37,12 @@ use crate::policy::grant::Grant;
 use crate::policy::risk::{Risk, assess};
 use crate::policy::{Approval, Facts, Permit, Refusal, Stage, judge_in_stages};
 use crate::profile::Profiles;
-use crate::workspace::Store;
+use crate::workspace::{Changes, Store};
 use admission::{Admission, CancelOnDrop, Listed};
 use consent::Confirmations;
 use sandboxes::Turns;
 use sessions::{Seat, Sessions};
+use snapshots::Uses;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -110,6 +113,8 @@ pub struct Finished {
     pub evidence: (EvidenceId, EvidenceId),
     /// What it left, if it had a project.
     pub left: Option<Left>,
+    /// What changed while it ran, if that was asked for.
+    pub files: Option<Changes>,
 }
 
 impl Finished {
@@ -142,6 +147,7 @@ struct Shared {
     store: Arc<Store>,
     turns: Turns,
     sessions: Sessions,
+    uses: Uses,
     transfers: Semaphore,
     settings: Settings,
 }
@@ -161,6 +167,8 @@ pub struct Settings {
     pub sessions: SessionSettings,
     /// How long it is known what ran.
     pub retention: RetentionSettings,
+    /// Snapshots that one sandbox may have.
+    pub max_snapshots: u64,
 }
 
 /// The way through; cheap to clone.
@@ -186,7 +194,7 @@ impl Pipeline {
     ) -> Self {
         let admission = Arc::new(Admission::new(settings.places, settings.queue_max));
         let (confirmations, turns, sessions) = (Confirmations::default(), Turns::default(), Sessions::default());
-        let transfers = Semaphore::new(files::TRANSFERS_MAX);
+        let (transfers, uses) = (Semaphore::new(files::TRANSFERS_MAX), Uses::default());
         let shared = Shared {
             source,
             executor,
@@ -197,6 +205,7 @@ impl Pipeline {
             store,
             turns,
             sessions,
+            uses,
             transfers,
             settings,
         };
@@ -278,6 +287,9 @@ impl Pipeline {
             () = listed.stop.stopped() => Err(Refusal::NoSuchExec.into()),
         };
         let mut place = Some(self.told(&asked, place).await?);
+        let _use = self.0.uses.share(judged.permit.project()).await; // no restore until all of it is over
+        let reporting = self.begin_report(&listed, &judged).await;
+        let reporting = self.told(&asked, reporting).await?;
         let mut noted = self.note_start(&listed, &judged);
         for _ in 0..JUDGEMENTS_MAX {
             let reservation = self.reserve(&judged.permit).await;
@@ -300,6 +312,7 @@ impl Pipeline {
                     finished.left = self.keep(&listed, &judged, &noted, &finished.outcome).await;
                     drop(seat); // what it left is its own: the next call may begin
                     finished.only_real_figures();
+                    finished.files = reporting.end(&self, &listed).await;
                     noted.ended(&finished);
                     let (profile, ending) = (&finished.profile, finished.outcome.ending);
                     let request = &judged.call.request_id;
@@ -374,7 +387,15 @@ impl Pipeline {
         })?;
         settled.map_err(Failure::Ledger)?;
         let (profile, risk) = (permit.profile_id().to_owned(), judged.risk.as_ref().clone());
-        Ok(Finished { exec: listed.exec.clone(), profile, outcome, risk, evidence: (begin, end), left: None })
+        Ok(Finished {
+            exec: listed.exec.clone(),
+            profile,
+            outcome,
+            risk,
+            evidence: (begin, end),
+            left: None,
+            files: None,
+        })
     }
 
     /// Ends an exec of this caller. Another's is as unknown as none.

@@ -152,7 +152,7 @@ impl Operation {
 
     fn sample(&self, document: &Value, field: &str, schema: &Value) -> Value {
         if let Some(reference) = schema["$ref"].as_str() {
-            return self.sample(document, field, &document.pointer(reference.trim_start_matches('#')).unwrap());
+            return self.sample(document, field, document.pointer(reference.trim_start_matches('#')).unwrap());
         }
         match field {
             "path" | "from" => return json!("stdout.txt"),

@@ -295,6 +295,16 @@ impl From<Refusal> for ApiError {
                     .details(json!({"retry_after_ms": retry_after_ms}))
                     .retryable()
             }
+            Refusal::SnapshotsUnsupported => {
+                let message = "this workspace lies in a plain directory, which has no snapshots; a store with them is \
+                               made by `sandboxctl store init --size 10G` before the daemon starts, and holds new projects";
+                Self::new(StatusCode::CONFLICT, code, class, message)
+                    .details(json!({"cure": "sandboxctl store init --size 10G"}))
+            }
+            Refusal::WorkspaceBusy => {
+                let message = "something runs in this workspace or changes its files; wait for its end, or cancel it";
+                Self::new(StatusCode::CONFLICT, code, class, message).retryable()
+            }
             Refusal::Draining => {
                 let message = "the daemon is going down and takes no new execs; try again in a moment";
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, code, class, message).retryable()
@@ -355,6 +365,7 @@ impl From<WorkspaceError> for ApiError {
                 Self::new(StatusCode::FORBIDDEN, "too_large", Class::CapabilityBlocked, error.to_string())
                     .details(json!({"what": what, "limit": limit}))
             }
+            WorkspaceError::NoSnapshots => Refusal::SnapshotsUnsupported.into(),
             WorkspaceError::NoSpace => {
                 let message = "the disk or the quota of the workspace is full; remove files and try again";
                 Self::new(StatusCode::INSUFFICIENT_STORAGE, "no_space", Class::BudgetExceeded, message)
@@ -437,6 +448,14 @@ impl From<LedgerError> for ApiError {
             LedgerError::SandboxNotFound(_) => {
                 let message = "there is no such sandbox of yours; it may have expired";
                 Self::new(StatusCode::NOT_FOUND, "no_such_sandbox", Class::Schema, message)
+            }
+            LedgerError::SnapshotNotFound(_) => {
+                let message = "there is no such snapshot of yours";
+                Self::new(StatusCode::NOT_FOUND, "no_such_snapshot", Class::Schema, message)
+            }
+            LedgerError::TooManySnapshots(most) => {
+                Self::new(StatusCode::TOO_MANY_REQUESTS, "too_many_snapshots", Class::BudgetExceeded, error.to_string())
+                    .details(json!({"most": most}))
             }
             LedgerError::ExecNotFound(_) => {
                 let message = "there is no such exec of yours, or it left nothing";

@@ -87,6 +87,7 @@ async fn serve_until_end(parts: Parts) -> anyhow::Result<i32> {
         sandboxes: config.sandboxes,
         sessions: config.sessions,
         retention: config.retention,
+        max_snapshots: config.store.max_snapshots,
     };
     let pipeline = Pipeline::new(rules.clone(), executor, ledger.clone(), journal.clone(), store, settings);
     pipeline.reconcile().await.context("what a daemon before left in the ledger")?;

@@ -214,6 +214,7 @@ impl Pipeline {
         if let Some(reservation) = &mut reservation {
             reservation.started(); // whatever happens to this task from here on, it is not for free
         }
+        let _use = self.0.uses.share(Some(permit.project())).await; // a restore would exchange the area under us
         let store = self.0.store.clone();
         let work = move || {
             let kind = match permit.area() {

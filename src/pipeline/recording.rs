@@ -169,6 +169,8 @@ impl Failure {
             Self::Evidence(EvidenceError::Closed) => ("draining", Class::Unavailable),
             Self::Evidence(_) => ("evidence_unavailable", Class::Unavailable),
             Self::Ledger(LedgerError::SandboxNotFound(_)) => ("no_such_sandbox", Class::Schema),
+            Self::Ledger(LedgerError::SnapshotNotFound(_)) => ("no_such_snapshot", Class::Schema),
+            Self::Ledger(LedgerError::TooManySnapshots(_)) => ("too_many_snapshots", Class::BudgetExceeded),
             Self::Ledger(LedgerError::ExecNotFound(_)) => ("no_such_exec", Class::Schema),
             Self::Ledger(LedgerError::NotFound(_)) => ("not_found", Class::Schema),
             Self::Ledger(_) | Self::Internal => ("internal", Class::Internal),

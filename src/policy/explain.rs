@@ -170,6 +170,8 @@ pub fn rule_of(refusal: &Refusal) -> (Layer, String) {
         }
         Refusal::TooManySessions { .. } => (Layer::Daemon, "sessions"),
         Refusal::QueueFull { .. } => (Layer::Daemon, "max_queued_execs"),
+        Refusal::SnapshotsUnsupported => (Layer::Host, "store.driver"),
+        Refusal::WorkspaceBusy => (Layer::Daemon, "workspace"),
         Refusal::Draining => (Layer::Daemon, "draining"),
     };
     (layer, rule.to_owned())
@@ -294,6 +296,8 @@ impl Trial {
             | Refusal::BudgetExceeded { .. }
             | Refusal::Concurrency { .. }
             | Refusal::QueueFull { .. }
+            | Refusal::SnapshotsUnsupported
+            | Refusal::WorkspaceBusy
             | Refusal::Draining => None,
         }
     }

@@ -181,6 +181,10 @@ pub enum Refusal {
         /// When to try again.
         retry_after_ms: u64,
     },
+    /// The store has no snapshots, or the project is one of a store without them.
+    SnapshotsUnsupported,
+    /// Something runs in the workspace, or its files are being changed.
+    WorkspaceBusy,
     /// The daemon is going down.
     Draining,
 }
@@ -242,6 +246,8 @@ impl Refusal {
             Self::TooManySessions { .. } => ("too_many_sessions", Class::BudgetExceeded),
             Self::Boundary { .. } => ("boundary", Class::CapabilityBlocked),
             Self::QueueFull { .. } => ("queue_full", Class::BudgetExceeded),
+            Self::SnapshotsUnsupported => ("snapshots_not_supported", Class::Unavailable),
+            Self::WorkspaceBusy => ("workspace_busy", Class::BudgetExceeded),
             Self::Draining => ("draining", Class::Unavailable),
         }
     }

@@ -89,6 +89,9 @@ pub enum WorkspaceError {
         /// The most that is taken.
         limit: u64,
     },
+    /// The store has none.
+    #[error("this workspace lies in a plain directory, which has no snapshots")]
+    NoSnapshots,
     /// The disk or a quota is full.
     #[error("there is no space left for it")]
     NoSpace,

@@ -31,6 +31,7 @@ mod profiles;
 mod programs;
 mod sandboxes;
 mod sessions;
+mod snapshots;
 mod store;
 mod supervise;
 mod tokens;

@@ -177,6 +177,7 @@ impl ExecFlags {
             },
             inputs: self.input.iter().map(|text| input(text)).collect::<Result<_, _>>()?,
             policy_overrides: PolicyOverrides { limits, ..PolicyOverrides::default() },
+            report: None,
         })
     }
 }
