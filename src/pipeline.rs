@@ -239,12 +239,21 @@ impl Pipeline {
 
     async fn carry_out(self, listed: Listed, mut judged: Judged, asked: Begin) -> Result<Finished, Failure> {
         let begun = Instant::now();
-        let place = tokio::select! {
-            place = self.0.admission.place() => place.map_err(Failure::from),
-            () = listed.stop.stopped() => Err(Refusal::NoSuchExec.into()),
+        let (place, mut noted) = match self.0.admission.place_now() {
+            Some(place) => (place, self.note(&listed, &judged, Some(now_ms()))),
+            None => {
+                let turn = self.told(&asked, self.0.admission.queue().map_err(Failure::from)).await?;
+                let mut noted = self.note(&listed, &judged, None);
+                let place = tokio::select! {
+                    place = self.0.admission.place(turn) => place.map_err(Failure::from),
+                    () = listed.stop.stopped() => Err(Refusal::CancelledInQueue.into()),
+                };
+                let place = self.told(&asked, place.inspect_err(|failure| noted.failed(failure))).await?;
+                noted.starts();
+                (place, noted)
+            }
         };
-        let mut place = Some(self.told(&asked, place).await?);
-        let mut noted = self.note_start(&listed, &judged);
+        let mut place = Some(place);
         for _ in 0..JUDGEMENTS_MAX {
             let reservation = self.reserve(&judged.permit).await;
             let reservation = self.told(&asked, reservation).await?;
@@ -260,7 +269,7 @@ impl Pipeline {
                     return Err(failure);
                 }
                 Ok(mut finished) => {
-                    finished.left = self.keep(&listed, &judged, &noted, &finished.outcome).await;
+                    finished.left = self.keep(&listed, &judged, &noted, &finished).await;
                     noted.ended(&finished);
                     let (profile, ending) = (&finished.profile, finished.outcome.ending);
                     let request = &judged.call.request_id;
@@ -290,7 +299,9 @@ impl Pipeline {
         let filter = in_force.filters[usize::from(permit.profile_index())].clone();
         let under = Under { set: in_force.set, filter };
         self.0.admission.started.fetch_add(1, Ordering::Relaxed);
-        let begin = self.0.journal.begin(recording::begins(&judged.call, judged, listed));
+        let begins = recording::begins(&judged.call, judged, listed);
+        self.0.ledger.post_running(&listed.exec, None, Some(begins.id.to_string()));
+        let begin = self.0.journal.begin(begins);
         let running = self.0.executor.run(&listed.exec, &permit, &under, &listed.stop, begin);
         tokio::pin!(running);
         let ran = tokio::select! {

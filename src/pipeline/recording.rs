@@ -158,6 +158,7 @@ impl Failure {
                 WorkspaceError::Missing(_) => ("invalid_path", Class::Schema),
                 WorkspaceError::NoSuchFile { .. } => ("no_such_file", Class::Schema),
                 WorkspaceError::Boundary(_) => ("boundary", Class::CapabilityBlocked),
+                WorkspaceError::Silent => ("body_timed_out", Class::Timeout),
                 _ => ("execution_failed", Class::ExecutionFailed),
             },
             Self::Run(RunError::Overtaken) => ("profiles_changed", Class::Unavailable),

@@ -164,7 +164,7 @@ pub fn rule_of(refusal: &Refusal) -> (Layer, String) {
         Refusal::BudgetExceeded { .. } => (Layer::Grant, "budget"),
         Refusal::Concurrency { .. } => (Layer::Profile, "sizes.max_concurrency"),
         Refusal::NoSuchProject => (Layer::Request, "project_id"),
-        Refusal::NoSuchExec => (Layer::Request, "exec_id"),
+        Refusal::NoSuchExec | Refusal::CancelledInQueue => (Layer::Request, "exec_id"),
         Refusal::QueueFull { .. } => (Layer::Daemon, "max_queued_execs"),
         Refusal::Draining => (Layer::Daemon, "draining"),
     };
@@ -276,6 +276,7 @@ impl Trial {
             | Refusal::InvalidField { .. }
             | Refusal::NoSuchProject
             | Refusal::NoSuchExec
+            | Refusal::CancelledInQueue
             | Refusal::NoSuchDirectory { .. }
             | Refusal::Boundary { .. }
             | Refusal::ConsentDenied { .. }

@@ -145,6 +145,8 @@ pub enum Refusal {
     NoSuchProject,
     /// No such exec of this caller.
     NoSuchExec,
+    /// Its caller cancelled it while it waited for a place; nothing was started.
+    CancelledInQueue,
     /// A directory of the workspace is not there.
     NoSuchDirectory {
         /// Which field.
@@ -215,6 +217,7 @@ impl Refusal {
             Self::Concurrency { .. } => ("concurrency", Class::BudgetExceeded),
             Self::NoSuchProject => ("no_such_project", Class::Schema),
             Self::NoSuchExec => ("no_such_exec", Class::Schema),
+            Self::CancelledInQueue => ("cancelled", Class::Schema),
             Self::Boundary { .. } => ("boundary", Class::CapabilityBlocked),
             Self::QueueFull { .. } => ("queue_full", Class::BudgetExceeded),
             Self::Draining => ("draining", Class::Unavailable),
