@@ -261,6 +261,7 @@ const IDS: &[(&str, &str, &str)] = &[
     ("token_id", "^tk_[0-9a-hjkmnp-tv-z]{26}$", "A token."),
     ("confirmation_id", "^cf_[0-9a-hjkmnp-tv-z]{26}$", "A confirmation that the caller may see."),
     ("evidence_id", "^ev_[0-9a-hjkmnp-tv-z]{26}$", "A record that the caller may see."),
+    ("session_name", "^[A-Za-z0-9._-]{1,64}$", "A session of the sandbox."),
     ("profile_id", "^[a-z0-9-]{1,64}$", "A profile."),
     ("path", "^[^/]", "A path, with slashes."),
 ];

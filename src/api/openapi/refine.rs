@@ -17,6 +17,7 @@ fn of_field(name: &str) -> Option<Value> {
         "project_id" => json!({"pattern": "^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$"}),
         "stdin_base64" | "base64" | "content_base64" => json!({"pattern": BASE64}),
         "code" | "command" => json!({"pattern": NO_NUL}),
+        "session" => json!({"pattern": "^[A-Za-z0-9._-]{1,64}$"}),
         "mode" => json!({"pattern": "^(0o)?[0-7]{1,3}$"}),
         _ => return None,
     })
