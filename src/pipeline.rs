@@ -358,7 +358,10 @@ impl Pipeline {
             }
         };
         let used = match &ran {
-            Ok((_, Ok(outcome))) => recording::used(&permit, outcome),
+            Ok((_, Ok(outcome))) => {
+                let left = if reservation.is_some() { self.weigh(&permit, &listed.exec).await } else { (0, 0) };
+                recording::used(&permit, outcome, left)
+            }
             _ => Default::default(), // what was not started is given back
         };
         let metered = reservation.is_some().then_some(&used);

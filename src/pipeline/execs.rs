@@ -8,7 +8,7 @@ use super::{Failure, Finished, Judged, Pipeline, now_ms};
 use crate::executor::RunError;
 use crate::ledger::{ExecEnded, ExecFilter, ExecPage, ExecRow, ExecStarted, Ledger, LedgerError, OldExec};
 use crate::model::{Ending, ExecId, ExecRequest, Limit, Principal, Timestamp, Usage};
-use crate::policy::Refusal;
+use crate::policy::{Permit, Refusal};
 use crate::workspace::{AreaKind, Manifest, ManifestBounds};
 use serde::Deserialize;
 use serde_json::json;
@@ -198,6 +198,26 @@ impl Pipeline {
             }
         };
         Some(Left { directory, manifest })
+    }
+
+    /// How many files an exec left in its project, and their bytes, before ours are beside them.
+    pub(super) async fn weigh(&self, permit: &Permit, exec: &ExecId) -> (u64, u64) {
+        let Some(project) = permit.project().cloned() else { return (0, 0) };
+        let (store, owner, kind) = (self.0.store.clone(), permit.owner().clone(), AreaKind::Artifacts(exec.clone()));
+        let bounds = ManifestBounds { entries: ENTRIES_MAX, bytes: 0 }; // sizes only, no digests
+        let weigh = move || store.area(&owner, &project, &kind)?.manifest(bounds);
+        match tokio::task::spawn_blocking(weigh).await {
+            Ok(Ok(manifest)) => {
+                let bytes = manifest.files.iter().fold(0_u64, |sum, file| sum.saturating_add(file.size));
+                (manifest.files.len() as u64, bytes)
+            }
+            // What can't be counted is not paid for; the record of what it left says the same a moment later.
+            Ok(Err(error)) => {
+                tracing::error!(%exec, error = &error as &dyn std::error::Error, "what an exec left is not counted");
+                (0, 0)
+            }
+            Err(_) => (0, 0),
+        }
     }
 
     /// An exec of this caller.
