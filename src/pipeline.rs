@@ -282,15 +282,24 @@ impl Pipeline {
             let taken = self.take_seat(&listed, &judged, wish).await;
             seat = Some(self.told(&asked, taken).await?);
         }
-        let place = tokio::select! {
-            place = self.0.admission.place() => place.map_err(Failure::from),
-            () = listed.stop.stopped() => Err(Refusal::NoSuchExec.into()),
+        let (place, mut noted) = match self.0.admission.place_now() {
+            Some(place) => (place, self.note(&listed, &judged, Some(now_ms()))),
+            None => {
+                let turn = self.told(&asked, self.0.admission.queue().map_err(Failure::from)).await?;
+                let mut noted = self.note(&listed, &judged, None);
+                let place = tokio::select! {
+                    place = self.0.admission.place(turn) => place.map_err(Failure::from),
+                    () = listed.stop.stopped() => Err(Refusal::CancelledInQueue.into()),
+                };
+                let place = self.told(&asked, place.inspect_err(|failure| noted.failed(failure))).await?;
+                noted.starts();
+                (place, noted)
+            }
         };
-        let mut place = Some(self.told(&asked, place).await?);
+        let mut place = Some(place);
         let _use = self.0.uses.share(judged.permit.project()).await; // no restore until all of it is over
         let reporting = self.begin_report(&listed, &judged).await;
-        let reporting = self.told(&asked, reporting).await?;
-        let mut noted = self.note_start(&listed, &judged);
+        let reporting = self.told(&asked, reporting.inspect_err(|failure| noted.failed(failure))).await?;
         for _ in 0..JUDGEMENTS_MAX {
             let reservation = self.reserve(&judged.permit).await;
             let reservation = self.told(&asked, reservation).await?;
@@ -309,7 +318,7 @@ impl Pipeline {
                     if let Some(seat) = &seat {
                         self.gather(seat, &listed.exec, judged.permit.project()).await;
                     }
-                    finished.left = self.keep(&listed, &judged, &noted, &finished.outcome).await;
+                    finished.left = self.keep(&listed, &judged, &noted, &finished).await;
                     drop(seat); // what it left is its own: the next call may begin
                     finished.only_real_figures();
                     finished.files = reporting.end(&self, &listed).await;
@@ -343,7 +352,9 @@ impl Pipeline {
         let filter = in_force.filters[usize::from(permit.profile_index())].clone();
         let under = Under { set: in_force.set, filter };
         self.0.admission.started.fetch_add(1, Ordering::Relaxed);
-        let begin = self.0.journal.begin(recording::begins(&judged.call, judged, listed));
+        let begins = recording::begins(&judged.call, judged, listed);
+        self.0.ledger.post_running(&listed.exec, None, Some(begins.id.to_string()));
+        let begin = self.0.journal.begin(begins);
         let executor = &self.0.executor;
         let running = async {
             match seat {
@@ -360,7 +371,10 @@ impl Pipeline {
             }
         };
         let used = match &ran {
-            Ok((_, Ok(outcome))) => recording::used(&permit, outcome),
+            Ok((_, Ok(outcome))) => {
+                let left = if reservation.is_some() { self.weigh(&permit, &listed.exec).await } else { (0, 0) };
+                recording::used(&permit, outcome, left)
+            }
             _ => Default::default(), // what was not started is given back
         };
         let metered = reservation.is_some().then_some(&used);

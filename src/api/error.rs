@@ -86,6 +86,11 @@ impl ApiError {
             .details(json!({"field": "content-type"}))
     }
 
+    pub(super) fn body_timed_out() -> Self {
+        let message = "the body did not come in time; nothing was done";
+        Self::new(StatusCode::REQUEST_TIMEOUT, "body_timed_out", Class::Timeout, message).retryable()
+    }
+
     pub(super) fn bad_body(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "bad_body", Class::Schema, message)
     }
@@ -263,6 +268,10 @@ impl From<Refusal> for ApiError {
             Refusal::NoSuchExec => {
                 Self::new(StatusCode::NOT_FOUND, code, class, "there is no such running exec of yours")
             }
+            Refusal::CancelledInQueue => {
+                let message = "the exec was cancelled while it waited for a place; nothing was started";
+                Self::new(StatusCode::CONFLICT, code, class, message)
+            }
             Refusal::NoSuchSession => {
                 Self::new(StatusCode::NOT_FOUND, code, class, "there is no such session in this sandbox")
             }
@@ -357,6 +366,9 @@ impl From<WorkspaceError> for ApiError {
             }
             WorkspaceError::Busy { ref path } | WorkspaceError::Shrank { ref path } => {
                 Self::of_file(StatusCode::CONFLICT, "busy", Class::CapabilityBlocked, &error, path).retryable()
+            }
+            WorkspaceError::Silent => {
+                Self::new(StatusCode::REQUEST_TIMEOUT, "body_timed_out", Class::Timeout, error.to_string()).retryable()
             }
             WorkspaceError::IntoItself => Self::invalid_path("to", "into_itself", error.to_string()),
             WorkspaceError::Mismatch { what } => Self::field(what, &error),

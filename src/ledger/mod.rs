@@ -36,7 +36,7 @@ mod tokens;
 mod writer;
 
 pub use budgets::{LostReservation, Reservation};
-pub use execs::{ExecEnded, ExecFilter, ExecPage, ExecRow, ExecStarted, ExecStatus};
+pub use execs::{ExecEnded, ExecFilter, ExecPage, ExecRow, ExecStarted, ExecStatus, OldExec};
 pub use grants::{GrantFilter, GrantPage, GrantRow, LONGEST_PAGE, NewGrant, Revocation};
 pub use idempotency::{Claim, Claimed, IdempotencyKey};
 pub use sandboxes::{NewSandbox, SandboxFilter, SandboxPage, SandboxRow};

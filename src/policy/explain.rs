@@ -164,7 +164,7 @@ pub fn rule_of(refusal: &Refusal) -> (Layer, String) {
         Refusal::BudgetExceeded { .. } => (Layer::Grant, "budget"),
         Refusal::Concurrency { .. } => (Layer::Profile, "sizes.max_concurrency"),
         Refusal::NoSuchProject => (Layer::Request, "project_id"),
-        Refusal::NoSuchExec => (Layer::Request, "exec_id"),
+        Refusal::NoSuchExec | Refusal::CancelledInQueue => (Layer::Request, "exec_id"),
         Refusal::NoSuchSession | Refusal::SessionDead { .. } | Refusal::SessionBusy { .. } => {
             (Layer::Request, "session")
         }
@@ -282,6 +282,7 @@ impl Trial {
             | Refusal::InvalidField { .. }
             | Refusal::NoSuchProject
             | Refusal::NoSuchExec
+            | Refusal::CancelledInQueue
             | Refusal::NoSuchSession
             | Refusal::SessionDead { .. }
             | Refusal::SessionBusy { .. }

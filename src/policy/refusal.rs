@@ -145,6 +145,8 @@ pub enum Refusal {
     NoSuchProject,
     /// No such exec of this caller.
     NoSuchExec,
+    /// Its caller cancelled it while it waited for a place; nothing was started.
+    CancelledInQueue,
     /// No such session of this caller.
     NoSuchSession,
     /// The interpreter of the session is gone, and with it what it knew.
@@ -240,6 +242,7 @@ impl Refusal {
             Self::Concurrency { .. } => ("concurrency", Class::BudgetExceeded),
             Self::NoSuchProject => ("no_such_project", Class::Schema),
             Self::NoSuchExec => ("no_such_exec", Class::Schema),
+            Self::CancelledInQueue => ("cancelled", Class::Schema),
             Self::NoSuchSession => ("no_such_session", Class::Schema),
             Self::SessionDead { .. } => ("session_dead", Class::ExecutionFailed),
             Self::SessionBusy { .. } => ("session_busy", Class::BudgetExceeded),

@@ -15,6 +15,9 @@ pub enum WorkspaceError {
     /// A link, or a way out.
     #[error("{0} leads through a link or out of the workspace")]
     Boundary(&'static str),
+    /// Whoever sends a file has stopped sending.
+    #[error("the sender was silent for too long; nothing of the file is kept")]
+    Silent,
     /// Nothing of that name.
     #[error("there is no {path}")]
     NoSuchFile {

@@ -180,6 +180,28 @@ impl Store {
         self.remove_gone(&name, &root)
     }
 
+    /// Removes what an exec left in a project of `owner`. What is not there, or is another's by now, is as good as gone.
+    pub fn remove_artifacts(&self, owner: &Owner, project: &ProjectId, exec: &ExecId) -> Result<(), WorkspaceError> {
+        let failed = host("remove artifacts");
+        let root = match self.owned(project, owner) {
+            Err(WorkspaceError::NotYours) => return Ok(()),
+            root => root?,
+        };
+        let artifacts = match open_own(&root, "artifacts") {
+            Err(Errno::ENOENT) => return Ok(()),
+            artifacts => artifacts.map_err(&failed)?,
+        };
+        if let Some(volumes) = &self.volumes {
+            return volumes::remove(volumes.as_ref(), &artifacts, exec.as_str());
+        }
+        let directory = match open_unlocked(&artifacts, exec.as_str()) {
+            Err(Errno::ENOENT) => return Ok(()),
+            directory => directory.map_err(&failed)?,
+        };
+        remove_tree(&directory, exec.as_str(), PROJECT_ENTRIES)?;
+        unlinkat(&artifacts, exec.as_str(), UnlinkatFlags::RemoveDir).map_err(failed)
+    }
+
     /// Lays down what an exec needs on disk.
     pub fn lay<'a>(
         &self,
