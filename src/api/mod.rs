@@ -19,6 +19,7 @@ mod openapi;
 mod routes;
 mod sandboxes;
 mod server;
+mod sessions;
 mod tokens;
 pub mod wire;
 mod words;

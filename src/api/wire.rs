@@ -2,13 +2,15 @@
 
 mod files;
 mod sandboxes;
+mod sessions;
 
 pub use files::*;
 pub use sandboxes::*;
+pub use sessions::*;
 
 use crate::model::{
-    Amounts, Budget, CapabilitySet, Ending, Enforcement, ExecSpec, Layer, LimitHit, Limits, Outcome, Output,
-    PolicyOverrides, Role, SeccompReport, Tcp, Timestamp, Usage,
+    Amounts, Budget, CallReport, CapabilitySet, Ending, Enforcement, ExecSpec, Layer, LimitHit, Limits, Outcome,
+    Output, PolicyOverrides, Role, SeccompReport, Tcp, Timestamp, Usage,
 };
 use crate::terms::SecurityMode;
 use base64::Engine;
@@ -58,6 +60,9 @@ pub struct ExecAnswer {
     /// What its code looked like: a hint, `{"level", "findings", "parsed"}`.
     #[serde(default)]
     pub risk: serde_json::Value,
+    /// Of a call of a session: what its interpreter said, and how it stands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<Box<CallReport>>,
     /// Its records.
     #[serde(default)]
     pub evidence: Option<EvidencePair>,
@@ -119,6 +124,7 @@ impl ExecAnswer {
             limits_hit: outcome.limits_hit,
             enforcement: outcome.enforcement,
             risk: serde_json::Value::Null,
+            session: outcome.call,
             evidence: None,
             artifacts_dir: None,
             stdout_path: None,

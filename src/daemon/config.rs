@@ -3,7 +3,7 @@
 use super::StoreRules;
 use crate::api::AccessRules;
 use crate::evidence::EvidenceSettings;
-use crate::pipeline::{RetentionSettings, SandboxSettings};
+use crate::pipeline::{RetentionSettings, SandboxSettings, SessionSettings};
 use crate::workspace::IMAGE_MIN_BYTES;
 use anyhow::{Context, bail};
 use clap::Parser;
@@ -81,6 +81,8 @@ pub struct Config {
     pub evidence: EvidenceSettings,
     /// How long sandboxes live, and how many.
     pub sandboxes: SandboxSettings,
+    /// How long sessions lie idle, and how many.
+    pub sessions: SessionSettings,
     /// How long it is known what ran.
     pub retention: RetentionSettings,
     /// Where workspaces lie.
@@ -120,6 +122,7 @@ impl Default for Config {
             access: AccessRules::default(),
             evidence: EvidenceSettings::default(),
             sandboxes: SandboxSettings::default(),
+            sessions: SessionSettings::default(),
             retention: RetentionSettings::default(),
             store: StoreRules::default(),
         }
@@ -181,6 +184,10 @@ impl Config {
         let PoolRules { min, max } = self.pool;
         if max > 64 || min > max {
             bail!("pool.min is {min} and pool.max {max}; max must be at most 64, and min not above it");
+        }
+        let SessionSettings { idle_s, max_per_sandbox, max_per_owner } = self.sessions;
+        if idle_s == 0 || max_per_sandbox == 0 || max_per_owner == 0 {
+            bail!("sessions.idle_s, max_per_sandbox and max_per_owner must be at least 1");
         }
         let SandboxSettings { default_ttl_s, max_ttl_s, max_per_owner } = self.sandboxes;
         if !(1..=31_622_400).contains(&max_ttl_s) || !(1..=max_ttl_s).contains(&default_ttl_s) {

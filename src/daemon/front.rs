@@ -85,6 +85,7 @@ async fn serve_until_end(parts: Parts) -> anyhow::Result<i32> {
         queue_max: config.max_queued_execs,
         consent_seconds: config.consent_seconds,
         sandboxes: config.sandboxes,
+        sessions: config.sessions,
         retention: config.retention,
     };
     let pipeline = Pipeline::new(rules.clone(), executor, ledger.clone(), journal.clone(), store, settings);

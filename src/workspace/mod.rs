@@ -23,6 +23,7 @@ mod area;
 mod artifacts;
 mod beneath;
 mod error;
+mod gather;
 mod image;
 mod list;
 mod meta;
