@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod admission;
+mod ahead;
 mod consent;
 mod execs;
 mod files;
@@ -16,6 +17,7 @@ mod recording;
 mod sandboxes;
 mod sessions;
 
+pub use ahead::WarmSettings;
 pub use consent::{ConfirmationView, Edit};
 pub use execs::{Left, RetentionSettings};
 pub use files::{FileWish, Piece, UploadWish};
@@ -142,6 +144,8 @@ struct Shared {
     store: Arc<Store>,
     turns: Turns,
     sessions: Sessions,
+    shelves: ahead::Shelves,
+    warm: WarmSettings,
     transfers: Semaphore,
     settings: Settings,
 }
@@ -183,6 +187,7 @@ impl Pipeline {
         journal: Journal,
         store: Arc<Store>,
         settings: Settings,
+        warm: WarmSettings,
     ) -> Self {
         let admission = Arc::new(Admission::new(settings.places, settings.queue_max));
         let (confirmations, turns, sessions) = (Confirmations::default(), Turns::default(), Sessions::default());
@@ -197,6 +202,8 @@ impl Pipeline {
             store,
             turns,
             sessions,
+            shelves: ahead::Shelves::default(),
+            warm,
             transfers,
             settings,
         };
@@ -332,10 +339,16 @@ impl Pipeline {
         self.0.admission.started.fetch_add(1, Ordering::Relaxed);
         let begin = self.0.journal.begin(recording::begins(&judged.call, judged, listed));
         let executor = &self.0.executor;
+        let waited = if seat.is_none() { self.take_ahead(judged).await } else { None };
         let running = async {
-            match seat {
-                None => executor.run(&listed.exec, &permit, &under, &listed.stop, begin).await,
-                Some(seat) => seat.run(executor, listed, judged, &permit, &under, begin).await,
+            match (seat, waited) {
+                (None, None) => executor.run(&listed.exec, &permit, &under, &listed.stop, begin).await,
+                (None, Some(interpreter)) => {
+                    let exec = &judged.request.exec;
+                    let code = exec.code.as_deref().unwrap_or_default();
+                    executor.run_ahead(interpreter, &permit, &under, code, &exec.args, &listed.stop, begin).await
+                }
+                (Some(seat), _) => seat.run(executor, listed, judged, &permit, &under, begin).await,
             }
         };
         tokio::pin!(running);

@@ -2,7 +2,7 @@
 
 use crate::api::AccessRules;
 use crate::evidence::EvidenceSettings;
-use crate::pipeline::{RetentionSettings, SandboxSettings, SessionSettings};
+use crate::pipeline::{RetentionSettings, SandboxSettings, SessionSettings, WarmSettings};
 use anyhow::{Context, bail};
 use clap::Parser;
 use serde::Deserialize;
@@ -76,6 +76,8 @@ pub struct Config {
     pub sandboxes: SandboxSettings,
     /// How long sessions lie idle, and how many.
     pub sessions: SessionSettings,
+    /// Python that waits ahead.
+    pub warm_python: WarmSettings,
     /// How long it is known what ran.
     pub retention: RetentionSettings,
 }
@@ -113,6 +115,7 @@ impl Default for Config {
             evidence: EvidenceSettings::default(),
             sandboxes: SandboxSettings::default(),
             sessions: SessionSettings::default(),
+            warm_python: WarmSettings::default(),
             retention: RetentionSettings::default(),
         }
     }
@@ -175,6 +178,9 @@ impl Config {
         let SessionSettings { idle_s, max_per_sandbox, max_per_owner } = self.sessions;
         if idle_s == 0 || max_per_sandbox == 0 || max_per_owner == 0 {
             bail!("sessions.idle_s, max_per_sandbox and max_per_owner must be at least 1");
+        }
+        if let Some(problem) = self.warm_python.problem() {
+            bail!("{problem}");
         }
         let SandboxSettings { default_ttl_s, max_ttl_s, max_per_owner } = self.sandboxes;
         if !(1..=31_622_400).contains(&max_ttl_s) || !(1..=max_ttl_s).contains(&default_ttl_s) {

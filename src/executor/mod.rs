@@ -18,5 +18,5 @@ pub use crate::isolation::warden::ProfileState;
 pub use crate::isolation::warden::protocol::PoolGauges;
 pub use client::{Warden, WardenGone};
 pub use process::{Executor, HostReport, RunError, Under};
-pub use session::{Control, Interpreter, SessionCall};
+pub use session::{Ahead, Control, Interpreter, SessionCall};
 pub use stop::{Stop, StopCause};

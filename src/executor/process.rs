@@ -1,6 +1,6 @@
 //! The process domain: one program in one sandbox.
 
-use super::client::{Accept, Warden, WardenGone};
+use super::client::{Accept, KillOnDrop, Warden, WardenGone};
 use super::stop::{ByteBudget, Stop};
 use super::{outcome, pump};
 use crate::evidence::{EvidenceError, OpenRecord};
@@ -21,6 +21,7 @@ use std::time::Instant;
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 use tokio::net::unix::pipe;
+use tokio::sync::oneshot;
 
 /// What the host was found to have; the same for every run of a daemon.
 #[derive(Debug, Clone)]
@@ -79,6 +80,17 @@ struct Prepared {
     stdin: Option<pipe::Sender>,
     stdout: pipe::Receiver,
     stderr: pipe::Receiver,
+}
+
+/// A program that runs. Dropped, it dies.
+pub(super) struct Going {
+    pub status: StatusSocket,
+    pub ended: oneshot::Receiver<(Cause, Counted)>,
+    pub kill: KillOnDrop,
+    pub laid: Laid,
+    pub stdin: Option<pipe::Sender>,
+    pub stdout: pipe::Receiver,
+    pub stderr: pipe::Receiver,
 }
 
 /// Runs permitted programs.
@@ -186,9 +198,22 @@ impl Executor {
         under: &Under,
         stop: &Stop,
     ) -> Result<Outcome, RunError> {
-        let Prepared { accept: Accept { status, mut ended, kill }, laid, stdin, stdout, stderr } = prepared;
+        let Prepared { accept: Accept { status, ended, kill }, laid, stdin, stdout, stderr } = prepared;
         let status = StatusSocket::new(status).map_err(RunError::Pipes)?;
         status.go();
+        let going = Going { status, ended, kill, laid, stdin, stdout, stderr };
+        self.supervise(going, permit, under, stop).await
+    }
+
+    /// Sees a program that runs to its end.
+    pub(super) async fn supervise(
+        &self,
+        going: Going,
+        permit: &Permit,
+        under: &Under,
+        stop: &Stop,
+    ) -> Result<Outcome, RunError> {
+        let Going { status, mut ended, kill, laid, stdin, stdout, stderr } = going;
         let started = Instant::now();
         let limits = permit.limits();
         let written = ByteBudget::new(permit.metered().bytes_out, stop);

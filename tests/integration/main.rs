@@ -31,6 +31,7 @@ mod sandboxes;
 mod sessions;
 mod supervise;
 mod tokens;
+mod warm;
 mod workspace;
 
 use harness::{Answer, Daemon, processes, wait_for};
