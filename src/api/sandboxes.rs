@@ -39,8 +39,9 @@ pub(super) fn routes() -> Vec<Route> {
                 .query([Param::text("label", "`name=value`; all must hold.")
                     .like(json!({"type": "string", "pattern": "="}))
                     .many()])
-                .query(page(1000))
-                .answers::<SandboxesAnswer>(200, "A page of them."),
+                .query(page(1000, "sandbox_id"))
+                .answers::<SandboxesAnswer>(200, "A page of them.")
+                .fails(&[404]),
         ),
         get(
             "/v1/sandboxes/{sandbox_id}",

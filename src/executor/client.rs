@@ -1,7 +1,9 @@
 //! The front's side of the warden's socket: many runs over one SEQPACKET socket, answers told apart by number.
 
 use crate::isolation::warden::protocol::{Cause, Counted, PoolGauges, Refused, Reply, Request, Run, RunNumber};
+use crate::isolation::warden::store::{Bound, Part};
 use crate::isolation::warden::{Ready, wire};
+use crate::model::ProjectId;
 use nix::errno::Errno;
 use std::collections::HashMap;
 use std::io;
@@ -39,6 +41,8 @@ struct Shared {
     reloading: Mutex<Option<oneshot::Sender<Option<Ready>>>>,
     /// Who waits for the pool's figures.
     asking: Mutex<Vec<oneshot::Sender<Vec<PoolGauges>>>>,
+    /// Who waits for a limit.
+    bounding: Mutex<HashMap<RunNumber, oneshot::Sender<i32>>>,
     next: AtomicU64,
     gone: watch::Sender<bool>,
 }
@@ -86,6 +90,10 @@ impl Shared {
         self.waiting.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
+    fn bounding(&self) -> MutexGuard<'_, HashMap<RunNumber, oneshot::Sender<i32>>> {
+        self.bounding.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
     fn asking(&self) -> MutexGuard<'_, Vec<oneshot::Sender<Vec<PoolGauges>>>> {
         self.asking.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
@@ -100,6 +108,7 @@ impl Warden {
             waiting: Mutex::default(),
             reloading: Mutex::default(),
             asking: Mutex::default(),
+            bounding: Mutex::default(),
             next: AtomicU64::new(1),
             gone: watch::Sender::new(false),
         });
@@ -189,6 +198,27 @@ impl Warden {
         answered.await.map_err(|_| WardenGone)
     }
 
+    /// Limits what a part of a project may hold. The errno of a limit that can't be had.
+    pub(super) async fn bound(
+        &self,
+        project: ProjectId,
+        part: Part,
+        bytes: u64,
+    ) -> Result<Result<(), Errno>, WardenGone> {
+        let number = self.number();
+        let (answer, answered) = oneshot::channel();
+        self.0.bounding().insert(number, answer);
+        if *self.0.gone.borrow() {
+            self.0.bounding().clear();
+            return Err(WardenGone);
+        }
+        self.send(&Request::Bound(Bound { number, project, part, bytes }).encode(), &[]).await?;
+        match answered.await.map_err(|_| WardenGone)? {
+            0 => Ok(Ok(())),
+            errno => Ok(Err(Errno::from_raw(errno))),
+        }
+    }
+
     /// Asks the warden to end everything and leave.
     pub async fn shut_down(&self) {
         // If it is gone already, that is what was wanted.
@@ -216,6 +246,7 @@ async fn listen(shared: Arc<Shared>) {
     shared.gone.send_replace(true);
     shared.waiting().clear(); // every waiter's channel closes
     shared.asking().clear();
+    shared.bounding().clear();
     drop(shared.reloading.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take());
 }
 
@@ -245,6 +276,11 @@ impl Shared {
                 // One answer is as good for all who asked before it came.
                 for asking in self.asking().drain(..) {
                     let _ = asking.send(pools.clone()); // a caller that went away does not want it
+                }
+            }
+            Reply::Bounded(number, errno) => {
+                if let Some(bounding) = self.bounding().remove(&number) {
+                    let _ = bounding.send(errno); // a caller that went away does not want it
                 }
             }
             Reply::Rested(number, counted) => {

@@ -13,10 +13,13 @@ mod process;
 mod pump;
 mod session;
 mod stop;
+mod volumes;
 
 pub use crate::isolation::warden::ProfileState;
 pub use crate::isolation::warden::protocol::PoolGauges;
+pub use crate::isolation::warden::store::Part;
 pub use client::{Warden, WardenGone};
-pub use process::{Executor, HostReport, RunError, Under};
+pub use process::{Executor, HostReport, RunError, StoreState, Under};
 pub use session::{Ahead, Control, Interpreter, SessionCall};
 pub use stop::{Stop, StopCause};
+pub use volumes::Btrfs;

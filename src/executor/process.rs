@@ -8,8 +8,12 @@ use crate::isolation::fault::{Fault, Step};
 use crate::isolation::landlock;
 use crate::isolation::probe::Kernel;
 use crate::isolation::warden::protocol::{Cause, Counted, GO, Life, Refused, Run, STATUS_LEN, Status, Workspace};
+use crate::isolation::warden::store::Part;
 use crate::isolation::warden::words::{Words, WordsError};
-use crate::model::{CgroupMode, CgroupReport, Enforcement, ExecId, Hold, Layer, Limit, Outcome, SeccompReport, Usage};
+use crate::model::{
+    CgroupMode, CgroupReport, Enforcement, ExecId, Hold, Layer, Limit, Outcome, ProjectId, SeccompReport, StoreReport,
+    Usage,
+};
 use crate::observe;
 use crate::policy::Permit;
 use crate::workspace::{Laid, Store, WorkspaceError};
@@ -36,6 +40,19 @@ pub struct HostReport {
     pub cgroup_degraded: Vec<String>,
     /// Errno of the trial id-mapped mount; 0 if it worked.
     pub idmap_errno: i32,
+    /// Where workspaces lie.
+    pub store: StoreState,
+}
+
+/// The store, as start-up found or made it.
+#[derive(Debug, Clone)]
+pub struct StoreState {
+    /// `btrfs` or `directory`.
+    pub driver: &'static str,
+    /// Where it is.
+    pub place: String,
+    /// Why it is not one with limits, if it is not.
+    pub lacking: Option<String>,
 }
 
 /// What a run needs to know of the set of profiles it was judged under.
@@ -167,9 +184,9 @@ impl Executor {
     ) -> Result<(Accept, Laid), RunError> {
         let laid = self.lay(exec, permit).await?;
         let workspace = match (&laid, permit.project()) {
-            (Laid::Project, Some(project)) => Workspace::Project(project.clone()),
+            (Laid::Project { .. }, Some(project)) => Workspace::Project(project.clone()),
             (Laid::ThrowAway { inputs }, _) => Workspace::ThrowAway { inputs: inputs.is_some() },
-            (Laid::Project, None) => unreachable!("a project is laid only where one was named"),
+            (Laid::Project { .. }, None) => unreachable!("a project is laid only where one was named"),
         };
         let run = Run {
             number: self.warden.number(),
@@ -214,6 +231,7 @@ impl Executor {
         stop: &Stop,
     ) -> Result<Outcome, RunError> {
         let Going { status, mut ended, kill, laid, stdin, stdout, stderr } = going;
+        let bounded = matches!(laid, Laid::Project { bounded: true });
         let started = Instant::now();
         let limits = permit.limits();
         let written = ByteBudget::new(permit.metered().bytes_out, stop);
@@ -243,7 +261,7 @@ impl Executor {
         let usage = usage(wall.as_millis(), &counted, bytes_in, stdout.total + stderr.total);
         Ok(Outcome {
             limits_hit: outcome::limits_hit(end.ending, permit, stop.cause(), &counted, &stdout, &stderr),
-            enforcement: self.enforcement(permit, under),
+            enforcement: self.enforcement(permit, under, bounded),
             call: None,
             ending: end.ending,
             exit_code: end.exit_code,
@@ -253,6 +271,15 @@ impl Executor {
             stderr,
             usage,
         })
+    }
+
+    /// Limits what a project's areas may hold; one whose areas are plain directories has no limit.
+    pub async fn bound(&self, project: &ProjectId, part: Part, bytes: u64) -> Result<(), RunError> {
+        match self.warden.bound(project.clone(), part, bytes).await? {
+            Ok(()) => Ok(()),
+            Err(Errno::ENOENT) if part == Part::Live => Ok(()),
+            Err(errno) => Err(RunError::Refused(Refused::Workspace(errno as i32))),
+        }
     }
 
     /// Lays the files down, off the async threads when there is something to write.
@@ -270,7 +297,7 @@ impl Executor {
     }
 
     /// What stood around a run of this permit. Every layer fails closed, so what was planned is what held.
-    pub(super) fn enforcement(&self, permit: &Permit, under: &Under) -> Enforcement {
+    pub(super) fn enforcement(&self, permit: &Permit, under: &Under, bounded: bool) -> Enforcement {
         let host = &self.host;
         let mut degraded = host.cgroup_degraded.clone();
         let report = landlock::report(host.kernel.landlock_abi);
@@ -278,12 +305,14 @@ impl Executor {
             let missing = landlock::missing(host.kernel.landlock_abi).join(", ");
             degraded.push(format!("landlock ABI {} lacks {missing}", report.abi));
         }
-        let workspace = if permit.project().is_some() {
-            degraded.push("workspace: a plain directory has no limit in bytes and inodes".to_owned());
-            "directory"
-        } else {
-            "tmpfs"
-        };
+        let store = store_report(permit, bounded);
+        match store.driver.as_str() {
+            "directory" => {
+                degraded.push("workspace: a plain directory has no limit in bytes and inodes".to_owned());
+            }
+            "btrfs" => degraded.push("workspace: btrfs limits the bytes that files take, not their number".to_owned()),
+            _ => {}
+        }
         let names = ["user", "mount", "pid", "ipc", "uts", "cgroup", "net"];
         Enforcement {
             namespaces: names.map(str::to_owned).to_vec(),
@@ -294,9 +323,22 @@ impl Executor {
                 controllers: host.cgroup_layers.iter().map(|layer| layer.name().to_owned()).collect(),
             },
             privileges: Hold::Full,
-            workspace: workspace.to_owned(),
+            workspace: store.driver.clone(),
+            store: Some(store),
             degraded,
         }
+    }
+}
+
+/// What the work area of a permit lies on.
+fn store_report(permit: &Permit, bounded: bool) -> StoreReport {
+    let limits = permit.limits();
+    let (bytes, inodes) = (limits.get(Limit::WorkBytes), limits.get(Limit::WorkInodes));
+    let report = |driver: &str, inodes, enforced| StoreReport { driver: driver.to_owned(), bytes, inodes, enforced };
+    match (permit.project(), bounded) {
+        (None, _) => report("tmpfs", Some(inodes), true),
+        (Some(_), true) => report("btrfs", None, true),
+        (Some(_), false) => report("directory", Some(inodes), false),
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! plan ──▶ (warden) prepare ──▶ spawn ──▶ child        one file per kernel facility beside them:
-//!  what a profile's      trees,    clone3     init +    cgroup, etc, idmap, landlock, rlimits, rootfs, seccomp
+//!  what a profile's      trees,    clone3     init +    cgroup, etc, idmap, landlock, rlimits, rootfs, seccomp, store
 //!  sandbox looks like    filters              program   sys/ holds all of the crate's `unsafe`
 //! ```
 //!
@@ -20,5 +20,6 @@ pub mod rlimits;
 pub mod rootfs;
 pub mod seccomp;
 pub mod spawn;
+pub mod store;
 pub mod sys;
 pub mod warden;

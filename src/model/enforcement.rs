@@ -126,6 +126,19 @@ pub struct CgroupReport {
     pub controllers: Vec<String>,
 }
 
+/// What the files of an exec may take up, and who sees to it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct StoreReport {
+    /// `btrfs`, `tmpfs` or `directory`.
+    pub driver: String,
+    /// The most bytes in the work area.
+    pub bytes: u64,
+    /// The most files and directories in it; none: only the bytes that they take are limited.
+    pub inodes: Option<u64>,
+    /// Whether the kernel enforces it.
+    pub enforced: bool,
+}
+
 /// What stood around one exec: goes into its answer and its evidence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Enforcement {
@@ -141,6 +154,9 @@ pub struct Enforcement {
     pub privileges: Hold,
     /// What the files of the exec lie on.
     pub workspace: String,
+    /// What its files may take up; none in records of daemons that did not say so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store: Option<StoreReport>,
     /// What does not hold in full, each with its reason. Empty is the normal case.
     pub degraded: Vec<String>,
 }

@@ -9,9 +9,9 @@
 
 use super::{Call, Failure, Finished, InForce, Pipeline, SessionWish, now_ms};
 use crate::evidence::{Begin, Operation};
-use crate::executor::RunError;
+use crate::executor::{Part, RunError};
 use crate::ledger::{LedgerError, NewSandbox, SandboxFilter, SandboxRow};
-use crate::model::{Capability, ExecRequest, Principal, ProjectId, SandboxId};
+use crate::model::{Capability, ExecRequest, Limit, Principal, ProjectId, SandboxId};
 use crate::policy::{Refusal, judge_sandbox};
 use crate::workspace::{AreaKind, WorkspaceError};
 use serde::Deserialize;
@@ -147,7 +147,7 @@ impl Pipeline {
 
     async fn make_sandbox(&self, principal: &Principal, wish: SandboxWish) -> Result<SandboxView, Failure> {
         let in_force = self.0.source.current().await;
-        judge_sandbox(principal, &wish.profile, &in_force.profiles)?;
+        let work_bytes = judge_sandbox(principal, &wish.profile, &in_force.profiles)?.limits.get(Limit::WorkBytes);
         if self.draining() {
             return Err(Refusal::Draining.into());
         }
@@ -173,10 +173,19 @@ impl Pipeline {
         let (store, owner) = (self.0.store.clone(), principal.owner.clone());
         let claimed = tokio::task::spawn_blocking(move || store.claim(&owner, &project_id)).await;
         claimed.map_err(|_| Failure::Internal)?.map_err(of_files)?;
+        self.bound_live(&new.project_id, work_bytes).await?;
         let most = self.0.settings.sandboxes.max_per_owner;
         let row = self.0.ledger.create_sandbox_within(new, most, now_ms()).await.map_err(Failure::Ledger)?;
         tracing::info!(sandbox = %row.id, profile = row.profile, project = %row.project_id, "sandbox created");
         Ok(SandboxView::new(row))
+    }
+
+    /// Limits a project's areas from the first file on; each exec sets its own limit again.
+    async fn bound_live(&self, project: &ProjectId, bytes: u64) -> Result<(), Failure> {
+        if self.0.store.has_volumes() {
+            self.0.executor.bound(project, Part::Live, bytes).await.map_err(Failure::Run)?;
+        }
+        Ok(())
     }
 
     /// A sandbox of this caller.

@@ -229,6 +229,7 @@ impl Executor {
             interrupted: pressed.interrupted,
             stray_bytes,
         };
+        let bounded = matches!(ready.laid, Laid::Project { bounded: true });
         // The answer is the code's own word; what was used is the warden's.
         let (end, said) = match end {
             End::Died(cause, counted) => ((cause, counted), None),
@@ -272,7 +273,7 @@ impl Executor {
         let usage = usage(wall.as_millis(), &counted, permit.stdin().len() as u64, stdout.total + stderr.total);
         Ok(Outcome {
             limits_hit: outcome::limits_hit(ending, permit, stop.cause(), &counted, &stdout, &stderr),
-            enforcement: self.enforcement(permit, under),
+            enforcement: self.enforcement(permit, under, bounded),
             ending,
             exit_code,
             signal,

@@ -46,6 +46,10 @@ pub(super) fn program_main(plan: &SandboxPlan, orders: BorrowedFd<'_>, rules: Ru
         steps.take(Step::AttachWorkspace, index, || move_tree_to(tree.as_fd(), target));
     }
     for (index, area) in Area::ALL.into_iter().enumerate() {
+        // A project lies over these two: the warden has limited it, and there is no tmpfs to narrow.
+        if matches!((&run.workspace, area), (Workspace::Project(_), Area::Work | Area::Artifacts)) {
+            continue;
+        }
         if let Some(options) = area.narrowed(&plan.limits, &run.limits) {
             steps.take(Step::NarrowTmpfs, index, || {
                 let flags = MsFlags::MS_REMOUNT | MsFlags::MS_NOSUID | MsFlags::MS_NODEV;

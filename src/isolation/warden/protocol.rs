@@ -1,10 +1,10 @@
 //! What front and warden say to each other, and what init says to the front.
 //!
 //! ```text
-//! front ──▶ warden   Run (+ stdin, stdout, stderr; a session's + calls, answers, interrupts), Kill, Reload, Stats,
+//! front ──▶ warden   Run (+ stdin, stdout, stderr; a session's + calls, answers, interrupts), Kill, Bound, Reload, Stats,
 //!                    Shutdown; for a session's Run: Call, which starts its clocks, and Rest, which stops them
 //! warden ──▶ front   Accepted (+ status socket) | Refused, then for each Accepted exactly one Ended;
-//!                    Reloaded for each Reload, Stats for each Stats, Rested for each Rest; first of all one Ready
+//!                    Bounded for each Bound, Reloaded for each Reload, Stats for each Stats, Rested for each Rest; first of all one Ready
 //! init  ──▶ front    on the status socket: at most one Fault, at most one Exit
 //! front ──▶ init     on the status socket: one GO byte, without which no program starts
 //! ```
@@ -16,6 +16,7 @@
 
 use super::record::{Reader, Writer};
 use super::setup::Ready;
+use super::store::Bound;
 use super::words::{Words, WordsError};
 use crate::isolation::fault::Fault;
 use crate::model::{ExecId, Limit, LimitError, Limits, ProjectId};
@@ -143,6 +144,8 @@ pub enum Request {
     Reload,
     /// How the pool stands.
     Stats,
+    /// Limit what a part of a project may hold.
+    Bound(Bound),
     /// End all runs and leave.
     Shutdown,
 }
@@ -224,6 +227,8 @@ pub enum Reply {
     Reloaded(Option<Ready>),
     /// The pool of each profile, in the order of the set; the first [`STATS_MAX`] of them.
     Stats(Vec<PoolGauges>),
+    /// The limit holds (0), or the errno that says why not.
+    Bounded(RunNumber, i32),
 }
 
 /// From inside, on the status socket.
@@ -259,6 +264,7 @@ impl Request {
             Request::Shutdown => Writer::new(3).0,
             Request::Reload => Writer::new(4).0,
             Request::Stats => Writer::new(5).0,
+            Request::Bound(bound) => bound.write(Writer::new(6)).0,
             Request::Call { number, wall_ms, cpu_ms } => Writer::new(20).u64(number.0).u64(*wall_ms).u64(*cpu_ms).0,
             Request::Rest(number) => Writer::new(21).u64(number.0).0,
         }
@@ -304,6 +310,11 @@ impl Request {
             5 => {
                 fields.end()?;
                 Ok(Request::Stats)
+            }
+            6 => {
+                let bound = Bound::read(&mut fields)?;
+                fields.end()?;
+                Ok(Request::Bound(bound))
             }
             20 => {
                 let (number, wall_ms, cpu_ms) = (fields.number()?, fields.u64("wall")?, fields.u64("cpu")?);
@@ -382,6 +393,7 @@ impl Reply {
                 out.0.extend(ready.iter().flat_map(Ready::encode));
                 out.0
             }
+            Reply::Bounded(number, errno) => Writer::new(6).u64(number.0).i32(*errno).0,
             Reply::Stats(pools) => {
                 let pools = &pools[..pools.len().min(STATS_MAX)];
                 let mut out = Writer::new(5).u8(u8::try_from(pools.len()).expect("STATS_MAX fits a byte"));
@@ -439,6 +451,7 @@ impl Reply {
                 }
                 Reply::Stats(pools)
             }
+            6 => Reply::Bounded(fields.number()?, fields.i32("bounded")?),
             other => return Err(ProtocolError::Unknown("reply", other)),
         };
         fields.end()?;

@@ -5,6 +5,7 @@ use super::held::{Held, Running, State, give_pipe_to};
 use super::pool::{Pool, PoolBounds, Slot};
 use super::protocol::{Cause, MESSAGE_MAX, Refused, Reply, Request, Run, RunNumber};
 use super::setup::{Footing, Grounds, Prepared, set_number};
+use super::store;
 use super::sweep::Sweeper;
 use super::wire;
 use super::workspaces::Workspaces;
@@ -12,7 +13,7 @@ use crate::isolation::cgroup::Group;
 use crate::isolation::idmap::{Range, Ranges};
 use crate::isolation::plan::SandboxPlan;
 use crate::isolation::spawn::spawn;
-use crate::model::Layer;
+use crate::model::{Layer, Limit};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use std::collections::HashMap;
@@ -58,6 +59,8 @@ pub(super) struct Server {
     last_slot: u64,
     /// The sandbox of each run.
     runs: HashMap<RunNumber, Slot>,
+    /// The artifacts of each run that have a limit while it lasts.
+    limited: HashMap<RunNumber, OwnedFd>,
     bounds: PoolBounds,
     pool: Pool,
     sweeper: Sweeper,
@@ -98,6 +101,7 @@ impl Server {
             held: HashMap::new(),
             last_slot: 0,
             runs: HashMap::new(),
+            limited: HashMap::new(),
             bounds,
             pool: pool_for(bounds, &prepared),
             prepared,
@@ -203,6 +207,10 @@ impl Server {
                 }
                 Ok(())
             }
+            Ok(Request::Bound(bound)) if fds.is_empty() => {
+                let done = self.bound(&bound).err().map_or(0, |errno| errno as i32);
+                self.tell(&Reply::Bounded(bound.number, done))
+            }
             Ok(Request::Call { number, wall_ms, cpu_ms }) if fds.is_empty() => {
                 if let Some(held) = self.runs.get(&number).and_then(|slot| self.held.get_mut(slot)) {
                     held.call(wall_ms, cpu_ms);
@@ -252,6 +260,18 @@ impl Server {
             }
         };
         self.tell(&Reply::Reloaded(reloaded))
+    }
+
+    /// No part of a project may hold more than some profile gives.
+    fn bound(&self, bound: &store::Bound) -> Result<(), Errno> {
+        let widest = self.prepared.iter().filter_map(|prepared| match prepared {
+            Prepared::Usable(plan) => Some(plan.limits.get(Limit::WorkBytes)),
+            Prepared::Missing(_) => None,
+        });
+        if widest.max().is_none_or(|most| bound.bytes > most) {
+            return Err(Errno::EPERM);
+        }
+        self.workspaces.bound(bound)
     }
 
     fn reply_to_run(&self, number: RunNumber, started: Result<OwnedFd, Refused>) -> Result<(), End> {
@@ -353,10 +373,11 @@ impl Server {
         let cgroup_error = |errno: Errno| Refused::Cgroup(errno as i32);
         held.group.limit(&run.limits, self.grounds.tree.layers()).map_err(cgroup_error)?;
         held.group.begin_run();
-        let fds: Vec<BorrowedFd<'_>> = stdio.iter().chain(&mounts).map(AsFd::as_fd).collect();
+        let fds: Vec<BorrowedFd<'_>> = stdio.iter().chain(&mounts.trees).map(AsFd::as_fd).collect();
         held.sandbox.order_if_alive(&self.buffer[..len], &fds).map_err(spawn_error)?;
         held.state = State::Running(Running::new(run.number, profile, run.limits, &most));
         self.runs.insert(run.number, slot);
+        self.limited.extend(mounts.artifacts.map(|top| (run.number, top)));
         held.status.take().ok_or(Refused::Spawn(Errno::ESRCH as i32))
     }
 
@@ -374,6 +395,10 @@ impl Server {
         let ended = match &mut held.state {
             State::Running(run) => {
                 self.runs.remove(&run.number);
+                if let Some(Err(errno)) = self.limited.remove(&run.number).map(|top| self.workspaces.limit(&top, None))
+                {
+                    tracing::warn!(%errno, "the limit on what a run left can't be taken away; it may not be recorded");
+                }
                 if run.cause == Cause::Itself && held.group.was_out_of_memory() {
                     run.cause = Cause::Oom;
                 }
