@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod admission;
+mod ahead;
 mod consent;
 mod execs;
 mod files;
@@ -17,6 +18,7 @@ mod sandboxes;
 mod sessions;
 mod snapshots;
 
+pub use ahead::WarmSettings;
 pub use consent::{ConfirmationView, Edit};
 pub use execs::{Left, RetentionSettings};
 pub use files::{FileWish, Piece, UploadWish};
@@ -148,6 +150,8 @@ struct Shared {
     turns: Turns,
     sessions: Sessions,
     uses: Uses,
+    shelves: ahead::Shelves,
+    warm: WarmSettings,
     transfers: Semaphore,
     settings: Settings,
 }
@@ -191,6 +195,7 @@ impl Pipeline {
         journal: Journal,
         store: Arc<Store>,
         settings: Settings,
+        warm: WarmSettings,
     ) -> Self {
         let admission = Arc::new(Admission::new(settings.places, settings.queue_max));
         let (confirmations, turns, sessions) = (Confirmations::default(), Turns::default(), Sessions::default());
@@ -206,6 +211,8 @@ impl Pipeline {
             turns,
             sessions,
             uses,
+            shelves: ahead::Shelves::default(),
+            warm,
             transfers,
             settings,
         };
@@ -356,10 +363,16 @@ impl Pipeline {
         self.0.ledger.post_running(&listed.exec, None, Some(begins.id.to_string()));
         let begin = self.0.journal.begin(begins);
         let executor = &self.0.executor;
+        let waited = if seat.is_none() { self.take_ahead(judged).await } else { None };
         let running = async {
-            match seat {
-                None => executor.run(&listed.exec, &permit, &under, &listed.stop, begin).await,
-                Some(seat) => seat.run(executor, listed, judged, &permit, &under, begin).await,
+            match (seat, waited) {
+                (None, None) => executor.run(&listed.exec, &permit, &under, &listed.stop, begin).await,
+                (None, Some(interpreter)) => {
+                    let exec = &judged.request.exec;
+                    let code = exec.code.as_deref().unwrap_or_default();
+                    executor.run_ahead(interpreter, &permit, &under, code, &exec.args, &listed.stop, begin).await
+                }
+                (Some(seat), _) => seat.run(executor, listed, judged, &permit, &under, begin).await,
             }
         };
         tokio::pin!(running);

@@ -36,6 +36,7 @@ mod snapshots;
 mod store;
 mod supervise;
 mod tokens;
+mod warm;
 mod workspace;
 
 use harness::{Answer, Daemon, processes, wait_for};

@@ -19,6 +19,7 @@ pub mod python;
 pub mod replay;
 pub mod run;
 pub mod sandbox;
+pub mod session;
 pub mod shell;
 pub mod snapshot;
 pub mod store;
