@@ -20,7 +20,7 @@ help:
 	@echo "make install  into PREFIX=/usr/local below DESTDIR= (make build first); make uninstall takes it away"
 	@echo "make deb    a Debian package, in target/debian"
 	@echo "make test-package  what make install and the package contain, and the unit's exposure"
-	@echo "make test-vm-short  of that the package alone: restarts, kills and a power cut under load (ten minutes)"
+	@echo "make test-vm-short  of that the package alone: restarts, kills and a power cut under load (six minutes and the build)"
 	@echo "make lint   formatting, clippy and docs, warnings denied"
 	@echo "make bench  exec latency next to raw fork+exec and bubblewrap; cost of a decision and of evidence"
 	@echo "make fuzz   each fuzz target for SECONDS=30 (needs a nightly toolchain, or uses stable as one)"
@@ -52,11 +52,11 @@ test: setup-test
 	$(if $(RUNNER),$(RUNNER_VAR)="$(RUNNER)") $(CARGO) test --locked
 
 # Not part of make test: without KVM it takes its time. Fetches QEMU and a Debian image once (tests/vm/README.md).
-test-vm: setup
+test-vm: setup-test
 	tests/vm/run
 
 # The part that CI runs: the package installed, restarted, killed and cut off from power under load, on cgroup v2.
-test-vm-short: setup
+test-vm-short: setup-test
 	tests/vm/run -t 1500 package
 
 lint: setup

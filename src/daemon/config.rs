@@ -266,6 +266,21 @@ mod tests {
         }
     }
 
+    /// What `#key = value` in the file that is installed would set is what holds without it, and no table is left out.
+    #[test]
+    fn the_installed_file_shows_the_defaults() {
+        let shown = include_str!("../../packaging/sandboxd.toml");
+        let lines = shown.lines().filter_map(|line| line.strip_prefix('#')).filter(|line| !line.starts_with(' '));
+        let text: String = lines.map(|line| format!("{line}\n")).collect();
+        let config = Config::parse(&text).expect("known keys");
+        assert_eq!(format!("{config:?}"), format!("{:?}", Config::default()));
+        assert!(Config::parse(shown).is_ok());
+        let manual = include_str!("../../packaging/man/sandboxd.toml.5");
+        for key in text.lines().filter_map(|line| line.split_once(" = ")).map(|(key, _)| key) {
+            assert!(manual.contains(&format!("\\fB{key}\\fR")), "{key} is not in sandboxd.toml(5)");
+        }
+    }
+
     #[test]
     fn a_relative_directory_is_refused() {
         let config = Config { run_dir: PathBuf::from("run"), ..Config::default() };
