@@ -10,7 +10,9 @@ use sandboxd::evidence::{
     Begin, BudgetUsed, Digest, Durability, End, EvidenceId, EvidenceSettings, Filter, Journal, Operation, Refused,
     Scope, SideEffect, Status, verify_export,
 };
-use sandboxd::model::{CgroupMode, CgroupReport, Enforcement, ExecId, Hold, LandlockReport, SeccompReport, Usage};
+use sandboxd::model::{
+    CgroupMode, CgroupReport, Enforcement, ExecId, Hold, LandlockReport, SeccompReport, StoreReport, Usage,
+};
 use std::borrow::Cow;
 use std::io::{BufReader, BufWriter, Write};
 use std::process::ExitCode;
@@ -33,7 +35,7 @@ fn enforcement(hash: &str) -> Enforcement {
         cgroup: CgroupReport { mode: CgroupMode::V1, controllers: text(&["memory", "pids", "cpu"]) },
         privileges: Hold::Full,
         workspace: "tmpfs".to_owned(),
-        store: None,
+        store: Some(StoreReport { driver: "tmpfs".to_owned(), bytes: 64 << 20, inodes: Some(16_384), enforced: true }),
         degraded: Vec::new(),
     }
 }

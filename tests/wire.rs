@@ -175,6 +175,7 @@ fn exec_answer() -> impl Strategy<Value = ExecAnswer> {
                 degraded: w,
             },
             risk: serde_json::json!({"level": "safe"}),
+            session: None,
             evidence: None,
         },
     )

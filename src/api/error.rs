@@ -263,6 +263,27 @@ impl From<Refusal> for ApiError {
             Refusal::NoSuchExec => {
                 Self::new(StatusCode::NOT_FOUND, code, class, "there is no such running exec of yours")
             }
+            Refusal::NoSuchSession => {
+                Self::new(StatusCode::NOT_FOUND, code, class, "there is no such session in this sandbox")
+            }
+            Refusal::SessionDead { name, died } => {
+                let message = format!(
+                    "the session {name} is dead: {died}; what it knew is gone. \
+                     Cure: POST …/sessions/{name}/reset, then call it again"
+                );
+                Self::new(StatusCode::CONFLICT, code, class, message)
+                    .details(json!({"field": "session", "session": name, "died": died, "cure": "reset"}))
+            }
+            Refusal::SessionBusy { most, retry_after_ms } => {
+                let message = format!("{most} calls wait in this session, which is all that may; use another one");
+                Self::new(StatusCode::TOO_MANY_REQUESTS, code, class, message)
+                    .details(json!({"field": "session", "most": most, "retry_after_ms": retry_after_ms}))
+                    .retryable()
+            }
+            Refusal::TooManySessions { most } => {
+                let message = format!("there are {most} sessions already, which is all that may be; remove one");
+                Self::new(StatusCode::TOO_MANY_REQUESTS, code, class, message).details(json!({"most": most}))
+            }
             Refusal::NoSuchDirectory { field } => {
                 let message = format!("{field} is not a directory of the work area; make it first or leave it out");
                 Self::invalid_path(&field, "not_found", message)

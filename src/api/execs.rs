@@ -54,8 +54,9 @@ pub(super) fn routes() -> Vec<Route> {
                     Param::number("since_ms", "That came from this moment on, in milliseconds since 1970."),
                     Param::number("until_ms", "That came before this moment."),
                 ])
-                .query(page(1000))
-                .answers::<ExecsAnswer>(200, "A page of them."),
+                .query(page(1000, "exec_id"))
+                .answers::<ExecsAnswer>(200, "A page of them.")
+                .fails(&[404]),
         ),
         get(
             "/v1/execs/{exec_id}",

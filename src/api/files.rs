@@ -116,7 +116,7 @@ pub(super) fn routes() -> Vec<Route> {
                     Param::text("depth", "So many levels.")
                         .like(json!({"type": "integer", "minimum": 1, "maximum": u64::MAX})),
                 ])
-                .query(page(1000))
+                .query(page(1000, ""))
                 .answers::<DirectoryAnswer>(200, "A page of it, in the order of names.")
                 .fails(FILE),
         ),

@@ -6,17 +6,14 @@ use super::handlers::{Body, Path, RequestId, State};
 use super::openapi::op;
 use super::routes::{Route, get, page, post};
 use super::wire::{GrantAnswer, GrantsAnswer, NewGrantRequest, RevokeGrantRequest};
+use super::words::Words;
 use crate::model::{GrantId, Owner, Principal, Timestamp};
 use crate::pipeline::{Call, Failure, GrantView, GrantWish};
 use crate::policy::grant::Fingerprint;
 use crate::terms::allowset::AllowanceSet;
-use axum::extract::{Query, State as AxumState};
+use axum::extract::State as AxumState;
 use axum::http::StatusCode;
 use axum::{Extension, Json};
-use serde::Deserialize;
-
-/// Items of a page when nobody says how many.
-const PAGE: usize = 100;
 
 /// Its routes.
 pub(super) fn routes() -> Vec<Route> {
@@ -35,8 +32,9 @@ pub(super) fn routes() -> Vec<Route> {
             "/v1/grants",
             list,
             op("list_grants", "Grants that the caller may see, newest first.")
-                .query(page(0))
-                .answers::<GrantsAnswer>(200, "A page of them."),
+                .query(page(0, "grant_id"))
+                .answers::<GrantsAnswer>(200, "A page of them.")
+                .fails(&[404]),
         ),
         get(
             "/v1/grants/{grant_id}",
@@ -125,22 +123,14 @@ pub(super) async fn issue(
     Ok((StatusCode::CREATED, Json(answer(view))))
 }
 
-/// Where a list goes on, and how long it may be.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Page {
-    cursor: Option<String>,
-    limit: Option<usize>,
-}
-
 pub(super) async fn list(
     AxumState(state): AxumState<State>,
     Extension(principal): Extension<Principal>,
     Extension(id): Extension<RequestId>,
-    page: Result<Query<Page>, axum::extract::rejection::QueryRejection>,
+    mut words: Words,
 ) -> Result<Json<GrantsAnswer>, ApiError> {
-    let Query(page) = page.map_err(|rejection| ApiError::field("query", rejection.body_text()).of_request(&id.0))?;
-    let (after, limit) = (page.cursor.map(GrantId::from), page.limit.unwrap_or(PAGE));
+    let read = |words: &mut Words| Ok((words.take("cursor")?.map(GrantId::from), words.limit()?));
+    let (after, limit) = read(&mut words).map_err(|error: ApiError| error.of_request(&id.0))?;
     let (views, next) = state.pipeline.grants(&principal, after, limit).await.map_err(failed(&id))?;
     let items = views.into_iter().map(answer).collect();
     Ok(Json(GrantsAnswer { items, next_cursor: next.map(|next| next.to_string()) }))

@@ -294,7 +294,7 @@ pub(super) async fn metrics(AxumState(state): AxumState<State>) -> ([(HeaderName
         let PoolAnswer { profile, idle, busy, target, hits, misses } = of;
         observe::pool(profile, [idle, busy, target].map(u64::from), hits, misses);
     }
-    let text = state.metrics.render(state.pipeline.running(), state.pipeline.queued());
+    let text = state.metrics.render(state.pipeline.running(), state.pipeline.queued(), state.pipeline.live_sessions());
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text)
 }
 

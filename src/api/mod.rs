@@ -19,6 +19,7 @@ mod openapi;
 mod routes;
 mod sandboxes;
 mod server;
+mod sessions;
 mod snapshots;
 mod tokens;
 pub mod wire;

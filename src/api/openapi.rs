@@ -108,6 +108,12 @@ pub(super) fn op(id: &'static str, summary: &'static str) -> Op {
     }
 }
 
+/// The pattern of an id in a path, for words of a query that take the same.
+pub(super) fn id_pattern(name: &str) -> Value {
+    let (_, pattern, _) = IDS.iter().find(|(known, ..)| *known == name).expect("an id of the table");
+    json!({"type": "string", "pattern": pattern})
+}
+
 fn reference(name: &str) -> Value {
     json!({"$ref": format!("#/components/schemas/{name}")})
 }
@@ -152,6 +158,12 @@ impl Op {
             fields.retain(|field, _| !without.contains(&field.as_str()));
         }
         part["required"] = json!(required);
+        for field in required {
+            // Null is as good as left out, and that it must not be.
+            if let Some(kinds) = part["properties"][field]["type"].as_array_mut() {
+                kinds.retain(|kind| kind != "null");
+            }
+        }
         part["description"] = format!("The body of {}.", op.id).into();
         op.schemas.push((name.to_owned(), part));
         op.body = Some(json!({"required": true, "content": {"application/json": {"schema": reference(name)}}}));
@@ -250,6 +262,7 @@ const IDS: &[(&str, &str, &str)] = &[
     ("token_id", "^tk_[0-9a-hjkmnp-tv-z]{26}$", "A token."),
     ("confirmation_id", "^cf_[0-9a-hjkmnp-tv-z]{26}$", "A confirmation that the caller may see."),
     ("evidence_id", "^ev_[0-9a-hjkmnp-tv-z]{26}$", "A record that the caller may see."),
+    ("session_name", "^[A-Za-z0-9._-]{1,64}$", "A session of the sandbox."),
     ("profile_id", "^[a-z0-9-]{1,64}$", "A profile."),
     ("path", "^[^/]", "A path, with slashes."),
 ];

@@ -7,9 +7,9 @@
 
 use super::error::ApiError;
 use super::handlers::{self, BODY_MAX, RequestId, State, identify, number};
-use super::openapi::{DOCUMENT, Op, Param, op};
+use super::openapi::{DOCUMENT, Op, Param, id_pattern, op};
 use super::words::Words;
-use super::{confirmations, evidence, execs, files, grants, idempotency, sandboxes, snapshots, tokens};
+use super::{confirmations, evidence, execs, files, grants, idempotency, sandboxes, sessions, snapshots, tokens};
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::handler::Handler;
 use axum::http::{Method, header};
@@ -53,12 +53,14 @@ pub(super) fn delete<H: Handler<T, State>, T: 'static>(path: &'static str, handl
     route(Method::DELETE, path, handler, op)
 }
 
-/// Words of a list that comes in pages.
-pub(super) fn page(most: u64) -> [Param; 2] {
+/// Words of a list that comes in pages; its cursor is the id of something, or has no meaning outside.
+pub(super) fn page(most: u64, of: &str) -> [Param; 2] {
     let limit = json!({"type": "integer", "minimum": 1, "maximum": u64::MAX, "default": 100});
     let about =
         if most == 1000 { "How many items at most; more than 1000 are not sent at once." } else { "How many items." };
-    [Param::text("cursor", "`next_cursor` of the page before."), Param::text("limit", about).like(limit)]
+    let cursor = Param::text("cursor", "`next_cursor` of the page before.");
+    let cursor = if of.is_empty() { cursor } else { cursor.like(id_pattern(of)) };
+    [cursor, Param::text("limit", about).like(limit)]
 }
 
 /// Every route.
@@ -68,6 +70,7 @@ pub(super) fn table() -> Vec<Route> {
     [
         execs::routes(),
         sandboxes::routes(),
+        sessions::routes(),
         snapshots::routes(),
         files::routes(),
         handlers::routes(),

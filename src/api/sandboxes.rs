@@ -12,7 +12,7 @@ use super::wire::{
 };
 use super::words::Words;
 use crate::model::{DEFAULT_PROFILE, ExecRequest, ExecSpec, Kind, Mode, Principal, SandboxId, SnapshotId, Timestamp};
-use crate::pipeline::{Call, Failure, SandboxView, SandboxWish};
+use crate::pipeline::{Call, Failure, SandboxView, SandboxWish, SessionWish};
 use axum::extract::State as AxumState;
 use axum::http::StatusCode;
 use axum::{Extension, Json};
@@ -39,8 +39,9 @@ pub(super) fn routes() -> Vec<Route> {
                 .query([Param::text("label", "`name=value`; all must hold.")
                     .like(json!({"type": "string", "pattern": "="}))
                     .many()])
-                .query(page(1000))
-                .answers::<SandboxesAnswer>(200, "A page of them."),
+                .query(page(1000, "sandbox_id"))
+                .answers::<SandboxesAnswer>(200, "A page of them.")
+                .fails(&[404]),
         ),
         get(
             "/v1/sandboxes/{sandbox_id}",
@@ -82,7 +83,7 @@ pub(super) fn routes() -> Vec<Route> {
             shell,
             an_exec(op("run_shell", "Run a command line in a sandbox.").takes_part::<SandboxExecRequest>(
                 "ShellExecRequest",
-                &["code", "session", "argv"],
+                &["code", "argv"],
                 &["command"],
             )),
         ),
@@ -93,7 +94,7 @@ pub(super) fn routes() -> Vec<Route> {
                 op("run_process", "Run a program in a sandbox, never through a shell.")
                     .takes_part::<SandboxExecRequest>(
                         "ProcessExecRequest",
-                        &["code", "session", "command", "args"],
+                        &["code", "session", "session_idle_s", "command", "args"],
                         &["argv"],
                     ),
             ),
@@ -243,8 +244,9 @@ async fn run(
     Path(sandbox): Path<String>,
     Body(request): Body<SandboxExecRequest>,
 ) -> Result<Json<ExecAnswer>, ApiError> {
+    let session = session_of(kind, &request).map_err(|error| error.of_request(&id))?;
     let request = request_of(kind, request).map_err(|error| error.of_request(&id))?;
-    match state.pipeline.exec_in(&call, &SandboxId::from(sandbox), request).await {
+    match state.pipeline.exec_in(&call, &SandboxId::from(sandbox), request, session).await {
         Ok(finished) => Ok(Json(answer_of(finished))),
         Err(failure) => {
             let error = ApiError::from(failure).in_words_of(&words_of(kind)).of_request(&id);
@@ -265,12 +267,21 @@ fn words_of(kind: Kind) -> [(&'static str, &'static str); 4] {
     ]
 }
 
+/// The session that it asks for.
+fn session_of(kind: Kind, request: &SandboxExecRequest) -> Result<Option<SessionWish>, ApiError> {
+    match (&request.session, request.session_idle_s) {
+        (Some(_), _) if kind == Kind::Process => {
+            Err(ApiError::field("session", "a program has none; python/exec and shell/exec do"))
+        }
+        (Some(name), idle_s) => Ok(Some(SessionWish { name: name.clone(), idle_s })),
+        (None, Some(_)) => Err(ApiError::field("session_idle_s", "is for a session; name one")),
+        (None, None) => Ok(None),
+    }
+}
+
 /// The request for an exec, but for profile and project, which are the sandbox's.
 fn request_of(kind: Kind, request: SandboxExecRequest) -> Result<ExecRequest, ApiError> {
     let foreign = |field: &str| ApiError::field(field, "is not known here");
-    if request.session.is_some() {
-        return Err(ApiError::field("session", "this build keeps no state between execs; leave it out"));
-    }
     let missing = |field: &str, problem: &str| ApiError::field(field, format!("missing: {problem}"));
     let (code, command, args) = match kind {
         Kind::Python => {
@@ -333,7 +344,6 @@ mod tests {
         for (kind, json, field) in [
             (Kind::Python, serde_json::json!({}), "code"),
             (Kind::Python, serde_json::json!({"code": "1", "argv": []}), "argv"),
-            (Kind::Python, serde_json::json!({"code": "1", "session": "s"}), "session"),
             (Kind::Shell, serde_json::json!({"command": "1", "code": "1"}), "code"),
             (Kind::Process, serde_json::json!({"argv": []}), "argv"),
             (Kind::Process, serde_json::json!({"argv": ["a"], "args": ["b"]}), "args"),

@@ -68,7 +68,7 @@ pub(super) fn routes() -> Vec<Route> {
             op("diff_snapshot", "Which paths of the work area changed since a snapshot.")
                 .query([Param::text("to", "Another snapshot of the sandbox; the files as they are now if left out.")
                     .like(json!({"type": "string", "pattern": "^sn_[0-9a-hjkmnp-tv-z]{26}$"}))])
-                .query(page(1000))
+                .query(page(1000, ""))
                 .answers::<ChangesAnswer>(200, "A page of them.")
                 .fails(&[400, 403, 409]),
         ),

@@ -2,15 +2,17 @@
 
 mod files;
 mod sandboxes;
+mod sessions;
 mod snapshots;
 
 pub use files::*;
 pub use sandboxes::*;
+pub use sessions::*;
 pub use snapshots::*;
 
 use crate::model::{
-    Amounts, Budget, CapabilitySet, Ending, Enforcement, ExecSpec, Layer, LimitHit, Limits, Outcome, Output,
-    PolicyOverrides, Role, SeccompReport, Tcp, Timestamp, Usage,
+    Amounts, Budget, CallReport, CapabilitySet, Ending, Enforcement, ExecSpec, Layer, LimitHit, Limits, Outcome,
+    Output, PolicyOverrides, Role, SeccompReport, Tcp, Timestamp, Usage,
 };
 use crate::terms::SecurityMode;
 use base64::Engine;
@@ -60,6 +62,9 @@ pub struct ExecAnswer {
     /// What its code looked like: a hint, `{"level", "findings", "parsed"}`.
     #[serde(default)]
     pub risk: serde_json::Value,
+    /// Of a call of a session: what its interpreter said, and how it stands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<Box<CallReport>>,
     /// Its records.
     #[serde(default)]
     pub evidence: Option<EvidencePair>,
@@ -124,6 +129,7 @@ impl ExecAnswer {
             limits_hit: outcome.limits_hit,
             enforcement: outcome.enforcement,
             risk: serde_json::Value::Null,
+            session: outcome.call,
             evidence: None,
             artifacts_dir: None,
             stdout_path: None,

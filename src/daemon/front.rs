@@ -5,6 +5,7 @@ use super::manager::Manager;
 use super::rules::{Files, Rules};
 use super::{Config, Places};
 use crate::api::{Access, Doctor, Owed, State, router, serve};
+use crate::doctor::Finding;
 use crate::evidence::{Journal, Opened};
 use crate::executor::{Btrfs, Executor, HostReport, Warden};
 use crate::ledger::Ledger;
@@ -39,6 +40,7 @@ pub(super) struct Parts {
     pub files: Files,
     pub in_force: InForce,
     pub report: HostReport,
+    pub findings: Vec<Finding>,
     pub warden: OwnedFd,
     pub warden_pid: Pid,
     pub door: Door,
@@ -61,7 +63,7 @@ pub(super) fn run(parts: Parts) -> anyhow::Result<i32> {
 }
 
 async fn serve_until_end(parts: Parts) -> anyhow::Result<i32> {
-    let Parts { config, files, in_force, report, warden, warden_pid, door, places, projects, _lock } = parts;
+    let Parts { config, files, in_force, report, findings, warden, warden_pid, door, places, projects, _lock } = parts;
     let warden = Warden::connect(warden).context("the socket to the warden")?;
     let volumes = (report.store.driver == "btrfs").then(|| Arc::new(Btrfs) as Arc<dyn Volumes>);
     let store = Arc::new(Store::over(projects, volumes).context("the workspaces")?);
@@ -70,7 +72,7 @@ async fn serve_until_end(parts: Parts) -> anyhow::Result<i32> {
     let executor = Executor::new(warden.clone(), store.clone(), report.clone());
     let ledger = Ledger::open(&places.state_dir).context("the ledger of tokens and grants")?;
     let (journal, set_aside) = open_journal(&places, &config)?;
-    let doctor = Arc::new(Doctor::new(report, set_aside));
+    let doctor = Arc::new(Doctor::new(report, findings, set_aside));
     for check in doctor.answer(&in_force).checks.iter().filter(|check| check.cure.is_some()) {
         tracing::warn!(check = check.name, found = check.found, cure = check.cure, "not all is as it should be");
     }
@@ -83,6 +85,7 @@ async fn serve_until_end(parts: Parts) -> anyhow::Result<i32> {
         queue_max: config.max_queued_execs,
         consent_seconds: config.consent_seconds,
         sandboxes: config.sandboxes,
+        sessions: config.sessions,
         retention: config.retention,
         max_snapshots: config.store.max_snapshots,
     };

@@ -25,6 +25,7 @@ mod store;
 pub use config::{Arguments, Config, LogFormat};
 pub use store::{Driver, StoreRules};
 
+use crate::doctor::{self, Facts, Finding, State};
 use crate::executor::HostReport;
 use crate::isolation::cgroup::Tree;
 use crate::isolation::probe::Kernel;
@@ -50,6 +51,7 @@ pub fn run(config: Config) -> anyhow::Result<i32> {
     let files = files_of(&config);
     let reading = files.read()?;
     let kernel = Kernel::probe();
+    let findings = doctor::findings(&Facts::look(&config.state_dir));
     let service = host::ensure_service_user(&config.service_user)?;
     let places = host::make_directories(&config, service)?;
     let lock = host::lock(&places)?;
@@ -113,6 +115,7 @@ pub fn run(config: Config) -> anyhow::Result<i32> {
         files,
         in_force: reading.in_force(ready),
         report,
+        findings,
         warden: ours,
         warden_pid,
         door,
@@ -122,16 +125,33 @@ pub fn run(config: Config) -> anyhow::Result<i32> {
     })
 }
 
-/// Checks config, profiles and filters without starting anything.
+/// Checks config, profiles and filters without starting anything, and says what this host lacks.
 pub fn check(config: &Config) -> anyhow::Result<i32> {
     let reading = files_of(config).read()?;
     let ids = reading.profiles.ids();
     println!("config, {} profiles and their filters are good: {}", ids.len(), ids.join(", "));
+    for finding in doctor::findings(&Facts::look(&config.state_dir)) {
+        match &finding.cure {
+            None => println!("{}: {}", finding.name, finding.found),
+            Some(cure) => println!("{}: {}\n    cure: {cure}", finding.name, finding.found),
+        }
+    }
     Ok(0)
 }
 
+/// What this host lacks so badly that no daemon can work on it: said beside the error of a start that failed.
+#[must_use]
+pub fn lacking(config: &Config) -> Vec<Finding> {
+    let findings = doctor::findings(&Facts::look(&config.state_dir));
+    findings.into_iter().filter(|finding| finding.state == State::Failed).collect()
+}
+
 fn files_of(config: &Config) -> Files {
-    Files { profiles: config.profiles_dir.clone(), seccomp: config.seccomp_dir.clone() }
+    Files {
+        shared: config.shared_dir.clone(),
+        profiles: config.profiles_dir.clone(),
+        seccomp: config.seccomp_dir.clone(),
+    }
 }
 
 fn await_ready(socket: &OwnedFd) -> anyhow::Result<Ready> {

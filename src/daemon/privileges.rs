@@ -9,7 +9,7 @@ use crate::model::Tcp;
 use anyhow::{Context, bail};
 use nix::unistd::{setgroups, setresgid, setresuid};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::Path;
+use std::path::PathBuf;
 
 /// What the front may read: users and groups for the access rules, libraries, its own /proc.
 const READABLE: &[&str] = &["/etc", "/usr", "/lib", "/lib64", "/proc", "/dev"];
@@ -38,7 +38,7 @@ fn landlock_self(places: &Places, projects: &OwnedFd, files: &Files) -> anyhow::
         return Ok(());
     }
     let mut rules = Rules::new(abi, Tcp::None).context("Landlock")?;
-    let readable = READABLE.iter().map(Path::new).chain(files.directories());
+    let readable = READABLE.iter().map(PathBuf::from).chain(files.directories());
     for path in readable.filter(|path| path.exists()) {
         let path = path.to_str().context("directories have names in UTF-8")?;
         rules = rules.allow_read(path).with_context(|| format!("Landlock rule for {path}"))?;

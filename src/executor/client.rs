@@ -29,6 +29,8 @@ type Ended = oneshot::Sender<(Cause, Counted)>;
 struct Waiting {
     accepted: Option<Accepted>,
     ended: Ended,
+    /// Who waits for a session's figures, if somebody does.
+    rested: Option<oneshot::Sender<Counted>>,
 }
 
 struct Shared {
@@ -59,7 +61,7 @@ pub(super) struct Accept {
 /// Ends a run when it is dropped. Killing one that has ended is harmless: numbers are never used again.
 pub(super) struct KillOnDrop {
     shared: Arc<Shared>,
-    number: RunNumber,
+    pub(super) number: RunNumber,
 }
 
 impl KillOnDrop {
@@ -143,7 +145,7 @@ impl Warden {
         let number = run.number;
         let (accepted, was_accepted) = oneshot::channel();
         let (ended, was_ended) = oneshot::channel();
-        self.0.waiting().insert(number, Waiting { accepted: Some(accepted), ended });
+        self.0.waiting().insert(number, Waiting { accepted: Some(accepted), ended, rested: None });
         // From here on a caller that goes away ends the run, even one that the warden is only about to accept.
         let kill = KillOnDrop { shared: self.0.clone(), number };
         let sent = self.send(&Request::Run(Box::new(run)).encode(), &stdio).await;
@@ -157,6 +159,22 @@ impl Warden {
             Ok(Err(refused)) => Ok(Err(refused)),
             Ok(Ok(status)) => Ok(Ok(Accept { status, ended: was_ended, kill })),
         }
+    }
+
+    /// Starts the clocks of a session's call.
+    pub(super) async fn call(&self, number: RunNumber, wall_ms: u64, cpu_ms: u64) -> Result<(), WardenGone> {
+        self.send(&Request::Call { number, wall_ms, cpu_ms }.encode(), &[]).await
+    }
+
+    /// Stops the clocks of a session; what it used since it rested last. None: it has ended.
+    pub(super) async fn rest(&self, number: RunNumber) -> Result<Option<Counted>, WardenGone> {
+        let (rested, has_rested) = oneshot::channel();
+        match self.0.waiting().get_mut(&number) {
+            Some(run) => run.rested = Some(rested),
+            None => return Ok(None),
+        }
+        self.send(&Request::Rest(number).encode(), &[]).await?;
+        Ok(has_rested.await.ok())
     }
 
     /// Has the warden read the profiles again. None: it could not, and the last good ones stay.
@@ -263,6 +281,11 @@ impl Shared {
             Reply::Bounded(number, errno) => {
                 if let Some(bounding) = self.bounding().remove(&number) {
                     let _ = bounding.send(errno); // a caller that went away does not want it
+                }
+            }
+            Reply::Rested(number, counted) => {
+                if let Some(rested) = waiting.get_mut(&number).and_then(|run| run.rested.take()) {
+                    let _ = rested.send(counted); // a caller that went away does not want it
                 }
             }
             Reply::Ended(number, cause, counted) => {

@@ -4,6 +4,7 @@
 //! module may use it; it uses none of them.
 #![forbid(unsafe_code)]
 
+mod call;
 mod capability;
 mod class;
 mod enforcement;
@@ -18,6 +19,7 @@ mod sandbox;
 mod schema;
 mod timestamp;
 
+pub use call::{CallReport, Frame, SessionState, Traceback};
 pub use capability::{Capability, CapabilityError, CapabilitySet, Lacking};
 pub use class::Class;
 pub use enforcement::{CgroupMode, CgroupReport, Enforcement, Hold, LandlockReport, Layer, SeccompReport, StoreReport};

@@ -1,6 +1,6 @@
 //! How an exec ended. A program that crashed or hit a limit is a good outcome, not an error.
 
-use crate::model::Enforcement;
+use crate::model::{CallReport, Enforcement};
 use serde::{Deserialize, Serialize};
 
 /// The end of an exec in one word.
@@ -95,4 +95,6 @@ pub struct Outcome {
     pub limits_hit: Vec<LimitHit>,
     /// What stood around it.
     pub enforcement: Enforcement,
+    /// Of a call of a session: what the interpreter said, and how the session stands.
+    pub call: Option<Box<CallReport>>,
 }

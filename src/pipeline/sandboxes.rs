@@ -7,7 +7,7 @@
 //! A workspace goes with the last live sandbox of its owner that has it. What a daemon could not finish, the next one
 //! does when it starts.
 
-use super::{Call, Failure, Finished, InForce, Pipeline, now_ms};
+use super::{Call, Failure, Finished, InForce, Pipeline, SessionWish, now_ms};
 use crate::evidence::{Begin, Operation};
 use crate::executor::{Part, RunError};
 use crate::ledger::{LedgerError, NewSandbox, SandboxFilter, SandboxRow};
@@ -313,10 +313,16 @@ impl Pipeline {
     }
 
     /// Runs something in a sandbox, under its profile and in its workspace.
-    pub async fn exec_in(&self, call: &Call, id: &SandboxId, request: ExecRequest) -> Result<Finished, Failure> {
+    pub async fn exec_in(
+        &self,
+        call: &Call,
+        id: &SandboxId,
+        request: ExecRequest,
+        session: Option<SessionWish>,
+    ) -> Result<Finished, Failure> {
         let row = self.0.ledger.get_sandbox(&call.principal.owner, id).await.map_err(Failure::Ledger)?;
         let request = ExecRequest { profile: row.profile, project_id: Some(row.project_id.to_string()), ..request };
-        let ran = self.exec_of(call, &request, Some(id)).await;
+        let ran = self.exec_of(call, &request, Some(id), session).await;
         self.0.ledger.post_touch(id, now_ms());
         ran
     }
@@ -329,7 +335,9 @@ impl Pipeline {
 
     /// Cancels what runs in an ended sandbox and removes its workspace, unless another of its owner's has it.
     async fn clear(&self, row: &SandboxRow) -> Result<(), Failure> {
+        self.end_sessions(&row.id).await;
         self.0.admission.cancel_sandbox(&row.id).await;
+        self.end_sessions(&row.id).await; // of a call that had just been let in
         let _turn = self.0.turns.take(&row.project_id).await;
         if !self.0.ledger.project_in_use(&row.owner, &row.project_id).await.map_err(Failure::Ledger)? {
             let (store, owner, project) = (self.0.store.clone(), row.owner.clone(), row.project_id.clone());
@@ -391,6 +399,7 @@ impl Pipeline {
             for busy in self.0.admission.busy_sandboxes() {
                 self.0.ledger.post_touch(&busy, now_ms());
             }
+            self.end_idle_sessions();
             if let Err(error) = self.end_due().await {
                 tracing::error!(
                     error = &error as &dyn std::error::Error,

@@ -24,6 +24,7 @@ mod artifacts;
 mod beneath;
 mod diff;
 mod error;
+mod gather;
 mod image;
 mod list;
 mod meta;

@@ -378,6 +378,8 @@ fn config(base: &Path, state: &Path, extra: &str, own_profiles: bool) -> String 
     let mut own = vec![
         ("run_dir", format!("{:?}", base.join("run"))),
         ("state_dir", format!("{:?}", state.join("state"))),
+        // Not those of a package that may be installed here.
+        ("shared_dir", format!("{:?}", base.join("share"))),
         // Tests of their own queueing set their own; the rest should not wait.
         ("max_concurrent_execs", "16".to_owned()),
     ];

@@ -8,12 +8,16 @@ const BASE64: &str = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)
 /// What the kernel takes as a word of a program.
 const NO_NUL: &str = "^[^\\u0000]*$";
 
+/// What stands in tables and logs.
+const NO_CONTROL: &str = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$";
+
 /// Fields whose shape is the same wherever they stand.
 fn of_field(name: &str) -> Option<Value> {
     Some(match name {
         "project_id" => json!({"pattern": "^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$"}),
         "stdin_base64" | "base64" | "content_base64" => json!({"pattern": BASE64}),
         "code" | "command" => json!({"pattern": NO_NUL}),
+        "session" => json!({"pattern": "^[A-Za-z0-9._-]{1,64}$"}),
         "mode" => json!({"pattern": "^(0o)?[0-7]{1,3}$"}),
         _ => return None,
     })
@@ -91,8 +95,42 @@ fn patches() -> Vec<(&'static str, Value)> {
         .collect();
     let closed = json!({"type": "object", "properties": limits, "additionalProperties": false,
         "propertyNames": null});
+    let plain = |least: usize, most: usize| json!({"minLength": least, "maxLength": most, "pattern": NO_CONTROL});
+    let either = |one: &str, other: &str| {
+        let given = |given: &str, left_out: &str| json!({"required": [given], "properties": {given: {"not": {"type": "null"}}, left_out: {"type": "null"}}});
+        json!({"oneOf": [given(one, other), given(other, one)]})
+    };
+    let name = plain(1, 128);
+    let areas = json!({"properties": {"area": {"enum": ["work", "inputs", null]}}});
+    let variables = json!({"properties": {"env": {"propertyNames": {"pattern": "^[A-Za-z_][A-Za-z0-9_]{0,255}$"},
+        "additionalProperties": {"pattern": NO_NUL}}}});
     vec![
         ("PolicyOverrides", json!({"properties": {"limits": closed, "sizes": profile["properties"]["sizes"]}})),
         ("EvidenceRecord", json!({"additionalProperties": true})),
+        ("DenyRequest", json!({"properties": {"reason": plain(0, 512)}})),
+        ("RevokeGrantRequest", json!({"properties": {"reason": plain(1, 512)}})),
+        ("NewTokenRequest", json!({"properties": {"name": name, "tenant": name, "subject": name}})),
+        ("NewGrantRequest", either("expires_at", "expires_in_ms")),
+        (
+            "NewGrantRequest",
+            json!({"properties": {"capabilities": profile["properties"]["capabilities"],
+            "subject": name, "tenant": name}}),
+        ),
+        ("WriteRequest", either("content", "content_base64")),
+        ("WriteRequest", areas.clone()),
+        ("MakeDirectoryRequest", areas.clone()),
+        ("MoveRequest", areas),
+        ("ExecSpec", variables.clone()),
+        ("PythonExecRequest", variables.clone()),
+        ("ShellExecRequest", variables.clone()),
+        ("ProcessExecRequest", variables),
+        ("Input", either("text", "base64")),
+        (
+            "ProcessExecRequest",
+            json!({"properties": {"argv": {"minItems": 1, "items": {"pattern": NO_NUL},
+            "prefixItems": [{"type": "string", "minLength": 1, "pattern": NO_NUL}]}}}),
+        ),
+        ("KeepaliveRequest", json!({"properties": {"ttl_s": {"minimum": 1}}})),
+        ("NewSandboxRequest", json!({"properties": {"ttl_s": {"minimum": 1}, "idle_s": {"minimum": 1}}})),
     ]
 }

@@ -98,9 +98,12 @@ pub struct SandboxExecRequest {
     /// Python: the code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
-    /// Python: the session whose state it shares.
+    /// Python and shell: the session whose state it shares; it begins with its first call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
+    /// How long the session may lie idle, if this call begins it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_idle_s: Option<u64>,
     /// Shell: the command line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,

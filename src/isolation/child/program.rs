@@ -4,7 +4,7 @@ use super::super::fault::Step;
 use super::super::landlock::Rules;
 use super::super::plan::{Area, INSIDE_UID, SandboxPlan, WORK};
 use super::super::sys;
-use super::super::warden::protocol::{GO, MESSAGE_MAX, RUN_FDS, Request, Run, Workspace};
+use super::super::warden::protocol::{GO, Life, MESSAGE_MAX, RUN_FDS, Request, Run, Workspace};
 use super::super::warden::words::Words;
 use super::super::{rlimits, warden::wire};
 use super::Steps;
@@ -17,12 +17,15 @@ use nix::sys::socket::{MsgFlags, recv};
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::{Gid, Uid, fchdir, setgroups, setresgid, setresuid, setsid};
 use std::ffi::{CStr, CString};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 
 /// Where the mounts that come with an order go, in the order they come.
 const INPUTS: &str = "/workspace/inputs";
 /// Above anything that could be one of 0, 1, 2 or the status socket.
 const FIRST_LIFTED: RawFd = 16;
+
+/// Where a session's interpreter finds its calls; its answers and its interrupts are the two after it.
+const CONTROL: RawFd = 100;
 
 /// What a run brings: its order and the descriptors beside it.
 struct Orders {
@@ -36,7 +39,8 @@ pub(super) fn program_main(plan: &SandboxPlan, orders: BorrowedFd<'_>, rules: Ru
     let _ = set_name(c"sandboxd-parked"); // for ps: it waits for a run
     let Orders { run, mut fds } = steps.take(Step::ReceiveRun, 0, || receive(orders));
     let _ = set_name(c"sandboxd-init");
-    let mounts = fds.split_off(RUN_FDS);
+    let mounts = fds.split_off(run.fds());
+    let control = fds.split_off(RUN_FDS);
 
     for (index, (tree, target)) in mounts.iter().zip(targets(&run.workspace)).enumerate() {
         steps.take(Step::AttachWorkspace, index, || move_tree_to(tree.as_fd(), target));
@@ -58,9 +62,10 @@ pub(super) fn program_main(plan: &SandboxPlan, orders: BorrowedFd<'_>, rules: Ru
         Workspace::Project(_) => rules.allow_write(WORK)?.allow_write(Area::Artifacts.path()),
     });
     steps.take(Step::Stdio, 0, || take_stdio(fds));
+    steps.take(Step::Stdio, 1, || take_control(&control));
     steps.take(Step::EnterCwd, 0, || enter_cwd(run.words.cwd()));
     steps.take(Step::NewSession, 0, || setsid().map(drop));
-    for (index, limit) in rlimits::of(&run.limits).into_iter().enumerate() {
+    for (index, limit) in rlimits::of(&run.limits, run.life).into_iter().enumerate() {
         steps.take(Step::Rlimits, index, || limit.set());
     }
     steps.take(Step::Signals, 0, || {
@@ -69,6 +74,10 @@ pub(super) fn program_main(plan: &SandboxPlan, orders: BorrowedFd<'_>, rules: Ru
     });
     steps.take(Step::Securebits, 0, sys::lock_securebits);
     steps.take(Step::BecomeUser, 0, become_user);
+    if run.life == Life::Session {
+        // As that user and after the session has begun: the kernel remembers who asked, and for which group.
+        steps.take(Step::BecomeUser, 1, || sys::interrupt_on_input(CONTROL + 2));
+    }
     steps.take(Step::ClearCapabilities, 0, || sys::clear_ambient().and_then(|()| sys::clear_capabilities()));
     steps.take(Step::NoNewPrivs, 0, sys::set_no_new_privs);
     steps.take(Step::Landlock, 0, || rules.restrict_self());
@@ -86,7 +95,7 @@ fn receive(orders: BorrowedFd<'_>) -> Result<Orders, Errno> {
     let mut buffer = vec![0u8; MESSAGE_MAX];
     let (len, fds) = wire::receive(orders, &mut buffer)?;
     let Ok(Request::Run(run)) = Request::decode(&buffer[..len]) else { return Err(Errno::EPROTO) };
-    if fds.len() != RUN_FDS + targets(&run.workspace).len() {
+    if fds.len() != run.fds() + targets(&run.workspace).len() {
         return Err(Errno::EBADMSG);
     }
     Ok(Orders { run, fds })
@@ -115,6 +124,19 @@ fn take_stdio(fds: Vec<OwnedFd>) -> Result<(), Errno> {
     rustix::stdio::dup2_stdout(stdout).map_err(to_errno)?;
     rustix::stdio::dup2_stderr(stderr).map_err(to_errno)?;
     sys::close_on_exec_from(3)
+}
+
+/// Puts a session's three descriptors at their places, where they stay open. Nothing else is up there.
+fn take_control(fds: &[OwnedFd]) -> Result<(), Errno> {
+    for (fd, place) in fds.iter().zip(CONTROL..) {
+        let placed = rustix::io::fcntl_dupfd_cloexec(fd, place).map_err(|e| Errno::from_raw(e.raw_os_error()))?;
+        rustix::io::fcntl_setfd(&placed, rustix::io::FdFlags::empty())
+            .map_err(|e| Errno::from_raw(e.raw_os_error()))?;
+        if placed.into_raw_fd() != place {
+            return Err(Errno::EBADF);
+        }
+    }
+    Ok(())
 }
 
 /// Enters a directory below the work area: no link on the way, nothing outside.

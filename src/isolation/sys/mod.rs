@@ -21,7 +21,8 @@ pub use loops::{bind_loop, free_loop, loop_file};
 pub use mount::{TreeAttributes, clone_tree, idmap_tree, set_tree_attributes};
 pub use privilege::{
     clear_ambient, clear_capabilities, close_all_but, close_on_exec_from, drop_bounding_set, ignore_signal,
-    landlock_abi, load_seccomp, lock_securebits, loopback_up, reset_signals, set_no_new_privs, set_not_dumpable,
+    interrupt_on_input, landlock_abi, load_seccomp, lock_securebits, loopback_up, reset_signals, set_no_new_privs,
+    set_not_dumpable,
 };
 
 use nix::errno::Errno;

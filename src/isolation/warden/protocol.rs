@@ -1,9 +1,10 @@
 //! What front and warden say to each other, and what init says to the front.
 //!
 //! ```text
-//! front ──▶ warden   Run (+ stdin, stdout, stderr), Kill, Bound, Reload, Stats, Shutdown
+//! front ──▶ warden   Run (+ stdin, stdout, stderr; a session's + calls, answers, interrupts), Kill, Bound, Reload, Stats,
+//!                    Shutdown; for a session's Run: Call, which starts its clocks, and Rest, which stops them
 //! warden ──▶ front   Accepted (+ status socket) | Refused, then for each Accepted exactly one Ended;
-//!                    Bounded for each Bound, Reloaded for each Reload, Stats for each Stats; first of all one Ready
+//!                    Bounded for each Bound, Reloaded for each Reload, Stats for each Stats, Rested for each Rest; first of all one Ready
 //! init  ──▶ front    on the status socket: at most one Fault, at most one Exit
 //! front ──▶ init     on the status socket: one GO byte, without which no program starts
 //! ```
@@ -28,6 +29,10 @@ pub const MESSAGE_MAX: usize = super::words::WORDS_MAX + 1024;
 pub const GO: u8 = b'G';
 /// Descriptors that come with `Run`.
 pub const RUN_FDS: usize = 3;
+/// Descriptors that come with the `Run` of a session: those three, calls, answers and interrupts.
+pub const SESSION_FDS: usize = 6;
+/// How much longer than its time a call may take to heed the front's interrupt before the warden ends its session.
+pub const INTERRUPT_GRACE_MS: u64 = 2000;
 /// Profiles that `Stats` tells of, at most: the record stays small.
 pub const STATS_MAX: usize = 128;
 
@@ -76,6 +81,15 @@ pub enum Workspace {
     Project(ProjectId),
 }
 
+/// How long a run lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Life {
+    /// One program to its end, within its time.
+    Once,
+    /// An interpreter that is told call after call what to run; each call has its own time.
+    Session,
+}
+
 /// One program to run. Descriptors for stdin, stdout and stderr come beside it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
@@ -91,8 +105,21 @@ pub struct Run {
     pub limits: Limits,
     /// Where its files are.
     pub workspace: Workspace,
+    /// How long it lives.
+    pub life: Life,
     /// Command, working directory, arguments and environment.
     pub words: Words,
+}
+
+impl Run {
+    /// How many descriptors come with it.
+    #[must_use]
+    pub fn fds(&self) -> usize {
+        match self.life {
+            Life::Once => RUN_FDS,
+            Life::Session => SESSION_FDS,
+        }
+    }
 }
 
 /// Front to warden.
@@ -102,6 +129,17 @@ pub enum Request {
     Run(Box<Run>),
     /// End a run at once.
     Kill(RunNumber),
+    /// A session begins a call, which has so much time on the wall and of the processor.
+    Call {
+        /// Which.
+        number: RunNumber,
+        /// Wall clock; the grace for an interrupt comes on top.
+        wall_ms: u64,
+        /// Processor time, counted from the last answer on.
+        cpu_ms: u64,
+    },
+    /// A session's call has been answered.
+    Rest(RunNumber),
     /// Read the profiles again; running runs keep what they have.
     Reload,
     /// How the pool stands.
@@ -181,6 +219,8 @@ pub enum Reply {
     Accepted(RunNumber),
     /// Nothing was started.
     Refused(RunNumber, Refused),
+    /// What a session has used since it rested last.
+    Rested(RunNumber, Counted),
     /// Every process of it is gone.
     Ended(RunNumber, Cause, Counted),
     /// The profiles were read again; none: they could not be, the old ones stay and the log says why.
@@ -216,6 +256,7 @@ impl Request {
                     Workspace::ThrowAway { inputs } => out.u8(0).u8((*inputs).into()),
                     Workspace::Project(project) => out.u8(1).text(project.as_str()),
                 };
+                out = out.u8((run.life == Life::Session).into());
                 run.words.append_to(&mut out.0);
                 out.0
             }
@@ -224,6 +265,8 @@ impl Request {
             Request::Reload => Writer::new(4).0,
             Request::Stats => Writer::new(5).0,
             Request::Bound(bound) => bound.write(Writer::new(6)).0,
+            Request::Call { number, wall_ms, cpu_ms } => Writer::new(20).u64(number.0).u64(*wall_ms).u64(*cpu_ms).0,
+            Request::Rest(number) => Writer::new(21).u64(number.0).0,
         }
     }
 
@@ -246,9 +289,10 @@ impl Request {
                     1 => Workspace::Project(fields.id("project")?),
                     other => return Err(ProtocolError::Unknown("workspace", other)),
                 };
+                let life = if fields.flag("life")? { Life::Session } else { Life::Once };
                 // The words are the rest of the datagram; their own decoder refuses anything after them.
                 let words = Words::decode(fields.0)?;
-                Ok(Request::Run(Box::new(Run { number, profile, set, exec, limits, workspace, words })))
+                Ok(Request::Run(Box::new(Run { number, profile, set, exec, limits, workspace, life, words })))
             }
             2 => {
                 let number = fields.number()?;
@@ -271,6 +315,18 @@ impl Request {
                 let bound = Bound::read(&mut fields)?;
                 fields.end()?;
                 Ok(Request::Bound(bound))
+            }
+            20 => {
+                let (number, wall_ms, cpu_ms) = (fields.number()?, fields.u64("wall")?, fields.u64("cpu")?);
+                Limit::WallMs.check(wall_ms)?;
+                Limit::CpuMs.check(cpu_ms)?;
+                fields.end()?;
+                Ok(Request::Call { number, wall_ms, cpu_ms })
+            }
+            21 => {
+                let number = fields.number()?;
+                fields.end()?;
+                Ok(Request::Rest(number))
             }
             other => Err(ProtocolError::Unknown("request", other)),
         }
@@ -306,6 +362,21 @@ impl Refused {
     }
 }
 
+impl Counted {
+    fn write(&self, out: Writer) -> Writer {
+        out.u64(self.cpu_us).maybe(self.memory_peak_bytes).maybe(self.pids_peak).u64(self.pids_refused)
+    }
+
+    fn read(fields: &mut Reader<'_>) -> Result<Self, ProtocolError> {
+        Ok(Self {
+            cpu_us: fields.u64("cpu")?,
+            memory_peak_bytes: fields.maybe("memory")?,
+            pids_peak: fields.maybe("pids")?,
+            pids_refused: fields.u64("pids refused")?,
+        })
+    }
+}
+
 impl Reply {
     /// The datagram of this message.
     #[must_use]
@@ -316,16 +387,8 @@ impl Reply {
                 let (tag, detail) = refused.code();
                 Writer::new(2).u64(number.0).u8(tag).i32(detail).0
             }
-            Reply::Ended(number, cause, counted) => {
-                Writer::new(3)
-                    .u64(number.0)
-                    .u8(*cause as u8)
-                    .u64(counted.cpu_us)
-                    .maybe(counted.memory_peak_bytes)
-                    .maybe(counted.pids_peak)
-                    .u64(counted.pids_refused)
-                    .0
-            }
+            Reply::Ended(number, cause, counted) => counted.write(Writer::new(3).u64(number.0).u8(*cause as u8)).0,
+            Reply::Rested(number, counted) => counted.write(Writer::new(20).u64(number.0)).0,
             Reply::Reloaded(ready) => {
                 let mut out = Writer::new(4).u8(ready.is_some().into());
                 out.0.extend(ready.iter().flat_map(Ready::encode));
@@ -359,14 +422,9 @@ impl Reply {
                     4 => Cause::Oom,
                     other => return Err(ProtocolError::Unknown("cause", other)),
                 };
-                let counted = Counted {
-                    cpu_us: fields.u64("cpu")?,
-                    memory_peak_bytes: fields.maybe("memory")?,
-                    pids_peak: fields.maybe("pids")?,
-                    pids_refused: fields.u64("pids refused")?,
-                };
-                Reply::Ended(number, cause, counted)
+                Reply::Ended(number, cause, Counted::read(&mut fields)?)
             }
+            20 => Reply::Rested(fields.number()?, Counted::read(&mut fields)?),
             4 => {
                 let ready = match fields.flag("reloaded")? {
                     false => None,
@@ -459,6 +517,7 @@ mod tests {
             exec: ExecId::generate(),
             limits: Limits::default(),
             workspace,
+            life: Life::Session,
             words: Words::new("/bin/true", "", ["true"], ["A=b"]).expect("small words"),
         }))
     }
@@ -470,6 +529,8 @@ mod tests {
             a_run(Workspace::ThrowAway { inputs: true }),
             a_run(project),
             Request::Kill(RunNumber(u64::MAX)),
+            Request::Call { number: RunNumber(4), wall_ms: 5, cpu_ms: 6 },
+            Request::Rest(RunNumber(4)),
             Request::Reload,
             Request::Stats,
             Request::Shutdown,
@@ -487,6 +548,7 @@ mod tests {
         for reply in refusals.map(|refused| Reply::Refused(number, refused)).into_iter().chain([
             Reply::Accepted(number),
             Reply::Ended(number, Cause::Oom, counted),
+            Reply::Rested(number, counted),
             Reply::Reloaded(None),
             Reply::Stats(vec![PoolGauges { idle: 1, busy: 2, target: 3, hits: 4, misses: u64::MAX }; STATS_MAX]),
             Reply::Reloaded(Some(Ready { digest: [7; 32], idmap_errno: 0, profiles: vec![], lacking: vec![] })),

@@ -3,7 +3,7 @@
 
 use super::held::{Held, Running, State, give_pipe_to};
 use super::pool::{Pool, PoolBounds, Slot};
-use super::protocol::{Cause, MESSAGE_MAX, RUN_FDS, Refused, Reply, Request, Run, RunNumber};
+use super::protocol::{Cause, MESSAGE_MAX, Refused, Reply, Request, Run, RunNumber};
 use super::setup::{Footing, Grounds, Prepared, set_number};
 use super::store;
 use super::sweep::Sweeper;
@@ -194,7 +194,7 @@ impl Server {
             Err(errno) => return Err(End::Misspoken(errno.to_string())),
         };
         match Request::decode(&self.buffer[..len]) {
-            Ok(Request::Run(run)) if fds.len() == RUN_FDS => {
+            Ok(Request::Run(run)) if fds.len() == run.fds() => {
                 self.heard = Instant::now();
                 self.lacking.get_or_insert(self.heard);
                 let reply = self.start(&run, len, &fds);
@@ -210,6 +210,17 @@ impl Server {
             Ok(Request::Bound(bound)) if fds.is_empty() => {
                 let done = self.bound(&bound).err().map_or(0, |errno| errno as i32);
                 self.tell(&Reply::Bounded(bound.number, done))
+            }
+            Ok(Request::Call { number, wall_ms, cpu_ms }) if fds.is_empty() => {
+                if let Some(held) = self.runs.get(&number).and_then(|slot| self.held.get_mut(slot)) {
+                    held.call(wall_ms, cpu_ms);
+                }
+                Ok(()) // one that has just ended says so itself
+            }
+            Ok(Request::Rest(number)) if fds.is_empty() => {
+                let rested =
+                    self.runs.get(&number).and_then(|slot| self.held.get_mut(slot)).and_then(super::held::Held::rest);
+                rested.map_or(Ok(()), |counted| self.tell(&Reply::Rested(number, counted)))
             }
             Ok(Request::Reload) if fds.is_empty() => self.reload(),
             Ok(Request::Stats) if fds.is_empty() => self.tell(&self.stats()),
@@ -348,6 +359,10 @@ impl Server {
         let held = self.held.get_mut(&slot).ok_or(Refused::Spawn(Errno::ESRCH as i32))?;
         let State::Waiting(profile) = held.state else { return Err(spawn_error(Errno::ESRCH)) };
         let range = held.range;
+        let most = match self.prepared.get(profile) {
+            Some(Prepared::Usable(plan)) => plan.limits,
+            _ => return Err(Refused::Profile),
+        };
         let mounts = self
             .workspaces
             .mounts(run, range, &mut self.ranges, &self.grounds.proof)
@@ -360,7 +375,7 @@ impl Server {
         held.group.begin_run();
         let fds: Vec<BorrowedFd<'_>> = stdio.iter().chain(&mounts.trees).map(AsFd::as_fd).collect();
         held.sandbox.order_if_alive(&self.buffer[..len], &fds).map_err(spawn_error)?;
-        held.state = State::Running(Running::new(run.number, profile, run.limits));
+        held.state = State::Running(Running::new(run.number, profile, run.limits, &most));
         self.runs.insert(run.number, slot);
         self.limited.extend(mounts.artifacts.map(|top| (run.number, top)));
         held.status.take().ok_or(Refused::Spawn(Errno::ESRCH as i32))
