@@ -177,6 +177,12 @@ impl Pipeline {
         let ledger = &self.0.ledger;
         let found = ledger.get_snapshot(&principal.owner, Some(sandbox), id).await.map_err(Failure::Ledger)?;
         let _alone = self.0.uses.alone(&row.project_id)?;
+        let live = ledger.live_sandboxes().await.map_err(Failure::Ledger)?;
+        let same = live.into_iter().filter(|other| other.owner == row.owner && other.project_id == row.project_id);
+        // An interpreter that is kept has the old files mounted, between its calls as well.
+        if self.0.sessions.live_in(&same.map(|other| other.id).collect::<Vec<_>>()) {
+            return Err(Refusal::WorkspaceBusy.into());
+        }
         ledger.mark_snapshot(id, SnapshotState::Restoring).await.map_err(Failure::Ledger)?;
         let done = self.exchange(&principal.owner, &found, work_bytes).await;
         ledger.mark_snapshot(id, SnapshotState::Kept).await.map_err(Failure::Ledger)?;

@@ -216,6 +216,14 @@ fn a_restore_waits_for_nobody_and_tears_nothing() {
         (restore(&daemon, &id, &kept).status == 204).then_some(())
     });
     assert_eq!(sh(&daemon, &id, "cat f"), "one\n");
+    // A session that is kept has the old files in its hands, between its calls as well.
+    let python = format!("/v1/sandboxes/{id}/python/exec");
+    let kept_open = daemon.request("POST", &python, Some(&json!({"code": "f = open('f')", "session": "s"})));
+    assert_eq!((kept_open.status, kept_open.exec_status()), (200, "ok"), "{}", kept_open.text);
+    assert_eq!(refusal(&restore(&daemon, &id, &kept)), (409, "workspace_busy"));
+    let gone = daemon.request("DELETE", &format!("/v1/sandboxes/{id}/sessions/s"), None);
+    assert_eq!(gone.status, 204, "{}", gone.text);
+    assert_eq!(restore(&daemon, &id, &kept).status, 204);
 }
 
 #[test]
