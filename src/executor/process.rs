@@ -259,7 +259,9 @@ fn refuse_fault(fault: Fault) -> Result<(), RunError> {
     match (fault.step, Errno::from_raw(fault.errno)) {
         (Step::Exec, _) => Ok(()),
         (Step::EnterCwd, Errno::ENOENT | Errno::ENOTDIR) => Err(WorkspaceError::Missing("exec.cwd").into()),
-        (Step::EnterCwd, Errno::ELOOP | Errno::EXDEV) => Err(WorkspaceError::Boundary("exec.cwd").into()),
+        (Step::EnterCwd, Errno::ELOOP | Errno::EXDEV | Errno::EACCES) => {
+            Err(WorkspaceError::Boundary("exec.cwd").into())
+        }
         _ => Err(RunError::Layer(fault)),
     }
 }
@@ -290,7 +292,7 @@ impl StatusSocket {
         let _ = rustix::net::send(&self.0, &[GO], rustix::net::SendFlags::NOSIGNAL);
     }
 
-    /// What init said last before it was gone. A fault is the last word even if an exit follows it.
+    /// What init said last. A fault is the last word even if an exit follows it; after an exit nothing comes.
     async fn last_word(&self) -> Option<Status> {
         let mut last = None;
         let mut record = [0; STATUS_LEN];
@@ -304,8 +306,8 @@ impl StatusSocket {
                 .await;
             match received {
                 Ok((_, len @ 1..)) => match Status::decode(&record[..len]) {
-                    Ok(status) if !matches!(last, Some(Status::Fault(_))) => last = Some(status),
-                    Ok(_) => {}
+                    Ok(status @ Status::Fault(_)) => last = Some(status),
+                    Ok(exit) => return last.or(Some(exit)),
                     Err(error) => tracing::error!(%error, "a sandbox's init sent something that is no status"),
                 },
                 // An init that died without hearing our go makes one such error; what it said still waits behind it.

@@ -2,12 +2,13 @@
 //!
 //! ```text
 //! plan ──▶ (warden) prepare ──▶ spawn ──▶ child        one file per kernel facility beside them:
-//!  what a profile's      trees,    clone3     init +    cgroup, etc, idmap, landlock, rlimits, rootfs, seccomp
+//!  what a profile's      trees,    clone3     init +    attach, cgroup, etc, idmap, landlock, rlimits, rootfs, seccomp
 //!  sandbox looks like    filters              program   sys/ holds all of the crate's `unsafe`
 //! ```
 //!
 //! It knows nothing of policy, HTTP or evidence: it is told what to build and reports what happened.
 
+pub mod attach;
 pub mod cgroup;
 pub mod child;
 pub mod etc;

@@ -3,7 +3,7 @@
 //! All strings are ready for the kernel here, so that the child formats nothing.
 #![forbid(unsafe_code)]
 
-use super::seccomp::{Instruction, for_init};
+use super::seccomp::{Instruction, can_be_loaded_ahead, for_init};
 use crate::model::{Limit, Limits, Tcp};
 use std::ffi::{CStr, CString};
 
@@ -178,6 +178,8 @@ pub struct SandboxPlan {
     pub tcp: Tcp,
     /// The compiled filter.
     pub filter: Vec<Instruction>,
+    /// Whether it is loaded before the sandbox waits for its run, or last of all.
+    pub filter_ahead: bool,
     /// Init's own, which lets it do next to nothing.
     pub init_filter: Vec<Instruction>,
     /// For tests of the walls of our own making: the step that is to fail. Never set by the daemon.
@@ -206,6 +208,7 @@ impl SandboxPlan {
                 .collect(),
             landlock_abi,
             tcp,
+            filter_ahead: can_be_loaded_ahead(&filter),
             filter,
             init_filter: for_init(),
             sabotage: None,

@@ -16,13 +16,19 @@ const SIGPENDING: u64 = 4096;
 const NPROC_SLACK: u64 = 64;
 
 /// One resource with its amount, soft and hard alike.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rlimit {
     resource: Resource,
     amount: u64,
 }
 
 impl Rlimit {
+    /// Whether it is for after the descriptors are laid out: below a small limit there is no room to lift them.
+    #[must_use]
+    pub fn comes_late(self) -> bool {
+        self.resource == Resource::RLIMIT_NOFILE
+    }
+
     /// Sets it. An amount above what the daemon itself was given becomes that: raising needs CAP_SYS_RESOURCE,
     /// and less than asked for is never a hole.
     pub fn set(self) -> Result<(), Errno> {
@@ -38,8 +44,8 @@ pub fn of(limits: &Limits) -> [Rlimit; 11] {
     // One more second than the group's processor time: the warden's clock should speak first.
     let cpu_seconds = limits.get(Limit::CpuMs).div_ceil(1000) + 1;
     [
-        (Resource::RLIMIT_CORE, 0),
         (Resource::RLIMIT_NOFILE, limits.get(Limit::Nofile)),
+        (Resource::RLIMIT_CORE, 0),
         (Resource::RLIMIT_FSIZE, limits.get(Limit::FsizeBytes)),
         (Resource::RLIMIT_STACK, limits.get(Limit::StackBytes)),
         (Resource::RLIMIT_NPROC, limits.get(Limit::Pids) + NPROC_SLACK),

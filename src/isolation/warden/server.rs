@@ -8,6 +8,7 @@ use super::setup::{Footing, Grounds, Prepared, set_number};
 use super::sweep::Sweeper;
 use super::wire;
 use super::workspaces::Workspaces;
+use crate::isolation::attach::Attach;
 use crate::isolation::cgroup::Group;
 use crate::isolation::idmap::{Range, Ranges};
 use crate::isolation::plan::SandboxPlan;
@@ -19,8 +20,15 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Epoll tags: the front, else twice a sandbox's slot (its pidfd) or that plus one (its memory event).
+/// Epoll tags: the front, else `TAGS` times a sandbox's slot and what happened to it.
 const FRONT: u64 = u64::MAX;
+const TAGS: u64 = 4;
+/// Init is dead, and with it every process of the sandbox.
+const DEAD: u64 = 0;
+/// The group is out of memory.
+const MEMORY: u64 = 1;
+/// The program and all it started are gone; init leaves.
+const OVER: u64 = 2;
 /// Events taken per turn.
 const EVENTS: usize = 64;
 /// Runs at once, whatever the front asks for.
@@ -142,8 +150,14 @@ impl Server {
         for event in &events[..count] {
             match event.data() {
                 FRONT => self.hear_front()?,
-                tag if tag & 1 == 0 => self.finish(Slot(tag / 2))?,
-                tag => self.out_of_memory(Slot(tag / 2)),
+                tag => {
+                    let slot = Slot(tag / TAGS);
+                    match tag % TAGS {
+                        DEAD => self.finish(slot)?,
+                        MEMORY => self.out_of_memory(slot),
+                        _ => self.over(slot)?,
+                    }
+                }
             }
         }
         let now = Instant::now();
@@ -314,10 +328,13 @@ impl Server {
         let (sandbox, status) =
             spawn(&self.grounds.proof, plan, &group, &self.ranges, range, self.grounds.null.as_fd())
                 .map_err(spawn_error)?;
-        let tag = slot.0 * 2;
-        self.epoll.add(sandbox.pidfd(), EpollEvent::new(EpollFlags::EPOLLIN, tag)).map_err(spawn_error)?;
-        if let Some(event) = group.oom() {
-            self.epoll.add(event, EpollEvent::new(EpollFlags::EPOLLIN, tag + 1)).map_err(spawn_error)?;
+        let event = |what| EpollEvent::new(EpollFlags::EPOLLIN, slot.0 * TAGS + what);
+        self.epoll.add(sandbox.pidfd(), event(DEAD)).map_err(spawn_error)?;
+        // Once: it stays readable, and there is one end.
+        let once = EpollFlags::EPOLLIN | EpollFlags::EPOLLONESHOT;
+        self.epoll.add(sandbox.over(), EpollEvent::new(once, slot.0 * TAGS + OVER)).map_err(spawn_error)?;
+        if let Some(memory) = group.oom() {
+            self.epoll.add(memory, event(MEMORY)).map_err(spawn_error)?;
         }
         Ok(Held { sandbox, group, range, status: Some(status), state: State::Waiting(profile) })
     }
@@ -335,10 +352,15 @@ impl Server {
         for fd in stdio {
             give_pipe_to(range, fd).map_err(spawn_error)?;
         }
+        let Some(Prepared::Usable(plan)) = self.prepared.get(profile) else { return Err(Refused::Profile) };
+        match Attach::of(run, &plan.limits, &mounts).and_then(|attach| held.sandbox.attach(&attach)) {
+            Err(Errno::ESRCH) => return Err(spawn_error(Errno::ESRCH)),
+            attached => attached.map_err(|errno| Refused::Workspace(errno as i32))?,
+        }
         let cgroup_error = |errno: Errno| Refused::Cgroup(errno as i32);
         held.group.limit(&run.limits, self.grounds.tree.layers()).map_err(cgroup_error)?;
         held.group.begin_run();
-        let fds: Vec<BorrowedFd<'_>> = stdio.iter().chain(&mounts).map(AsFd::as_fd).collect();
+        let fds: Vec<BorrowedFd<'_>> = stdio.iter().map(AsFd::as_fd).collect();
         held.sandbox.order_if_alive(&self.buffer[..len], &fds).map_err(spawn_error)?;
         held.state = State::Running(Running::new(run.number, profile, run.limits));
         self.runs.insert(run.number, slot);
@@ -353,16 +375,30 @@ impl Server {
         }
     }
 
-    /// Every process of this sandbox is gone: count, tell, give back.
+    /// Every process of a caller in this sandbox is gone: count and tell. Init goes meanwhile, and `finish` gives back.
+    fn over(&mut self, slot: Slot) -> Result<(), End> {
+        let Some(held) = self.held.get_mut(&slot) else { return Ok(()) };
+        match std::mem::replace(&mut held.state, State::Dying) {
+            State::Running(run) => {
+                let ended = ended(&run, &held.group);
+                self.runs.remove(&run.number);
+                self.tell(&ended)
+            }
+            // A waiting one whose program's process died: its init goes too, and `finish` replaces it.
+            other => {
+                held.state = other;
+                Ok(())
+            }
+        }
+    }
+
+    /// Every process of this sandbox is gone: count and tell if that is not done, give back.
     fn finish(&mut self, slot: Slot) -> Result<(), End> {
         let Some(mut held) = self.held.remove(&slot) else { return Ok(()) };
-        let ended = match &mut held.state {
+        let ended = match &held.state {
             State::Running(run) => {
                 self.runs.remove(&run.number);
-                if run.cause == Cause::Itself && held.group.was_out_of_memory() {
-                    run.cause = Cause::Oom;
-                }
-                self.tell(&Reply::Ended(run.number, run.cause, held.group.counted()))
+                self.tell(&ended(run, &held.group))
             }
             State::Waiting(profile) => {
                 tracing::warn!(profile, "a waiting sandbox died; another one takes its place");
@@ -374,6 +410,7 @@ impl Server {
         // From here on nobody waits for us. The descriptors may be open in a child that was forked meanwhile, so closing
         // does not take them out.
         let _ = self.epoll.delete(held.sandbox.pidfd());
+        let _ = self.epoll.delete(held.sandbox.over());
         if let Some(event) = held.group.oom() {
             let _ = self.epoll.delete(event);
         }
@@ -441,6 +478,13 @@ impl Server {
         }
         self.grounds.tree.remove();
     }
+}
+
+/// How a run ended, by what the warden did to it and what its group counted.
+fn ended(run: &Running, group: &Group) -> Reply {
+    let killed_for_memory = run.cause == Cause::Itself && group.was_out_of_memory();
+    let cause = if killed_for_memory { Cause::Oom } else { run.cause };
+    Reply::Ended(run.number, cause, group.counted())
 }
 
 fn layer_index(layer: Layer) -> u8 {
