@@ -17,6 +17,7 @@
 mod ahead;
 mod compile;
 mod init;
+mod shorten;
 mod spec;
 
 pub use ahead::can_be_loaded_ahead;
