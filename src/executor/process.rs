@@ -9,7 +9,9 @@ use crate::isolation::landlock;
 use crate::isolation::probe::Kernel;
 use crate::isolation::warden::protocol::{Cause, Counted, GO, Refused, Run, STATUS_LEN, Status, Workspace};
 use crate::isolation::warden::words::{Words, WordsError};
-use crate::model::{CgroupMode, CgroupReport, Enforcement, ExecId, Hold, Layer, Limit, Outcome, SeccompReport, Usage};
+use crate::model::{
+    CgroupMode, CgroupReport, Enforcement, ExecId, Hold, Layer, Limit, NetNamespace, Outcome, SeccompReport, Usage,
+};
 use crate::observe;
 use crate::policy::Permit;
 use crate::workspace::{Laid, Store, WorkspaceError};
@@ -44,7 +46,13 @@ pub struct Under {
     pub set: u64,
     /// The profile's filter.
     pub filter: SeccompReport,
+    /// Whose network namespace its sandboxes have.
+    pub net: NetNamespace,
 }
+
+/// What `net_namespace = "recycled"` gives away, in the words of `enforcement`.
+const RECYCLED: &str =
+    "network namespace: not fresh; its own loopback, looked through and found as new (net_namespace = \"recycled\")";
 
 /// Why no outcome came of a run.
 #[derive(Debug, thiserror::Error)]
@@ -238,9 +246,13 @@ impl Executor {
         } else {
             "tmpfs"
         };
-        let names = ["user", "mount", "pid", "ipc", "uts", "cgroup", "net"];
+        let mut names = vec!["user", "mount", "pid", "ipc", "uts", "cgroup"];
+        match under.net {
+            NetNamespace::Fresh => names.push("net"),
+            NetNamespace::Recycled => degraded.push(RECYCLED.to_owned()),
+        }
         Enforcement {
-            namespaces: names.map(str::to_owned).to_vec(),
+            namespaces: names.into_iter().map(str::to_owned).collect(),
             landlock: report,
             seccomp: under.filter.clone(),
             cgroup: CgroupReport {

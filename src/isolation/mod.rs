@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! plan ──▶ (warden) prepare ──▶ spawn ──▶ child        one file per kernel facility beside them:
-//!  what a profile's      trees,    clone3     init +    attach, cgroup, etc, idmap, landlock, rlimits, rootfs, seccomp
+//!  what a profile's      trees,    clone3     init +    attach, cgroup, etc, idmap, landlock, netns, rlimits, rootfs, seccomp
 //!  sandbox looks like    filters              program   sys/ holds all of the crate's `unsafe`
 //! ```
 //!
@@ -15,6 +15,7 @@ pub mod etc;
 pub mod fault;
 pub mod idmap;
 pub mod landlock;
+pub mod netns;
 pub mod plan;
 pub mod probe;
 pub mod rlimits;

@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 
 use super::seccomp::{Instruction, can_be_loaded_ahead, for_init};
-use crate::model::{Limit, Limits, Tcp};
+use crate::model::{Limit, Limits, NetNamespace, Tcp};
 use std::ffi::{CStr, CString};
 
 /// Where the root tree is moved in the warden's own minimal root, before it becomes the root.
@@ -101,7 +101,8 @@ pub enum Mask {
     ReadOnly,
 }
 
-/// Paths of /proc that tell of the host or act on it. Those the kernel does not have are left out at start.
+/// Paths of /proc that tell of the host or act on it. Those that the kernel does not have, or opens for nobody but the
+/// host's root, are left out at start.
 pub const MASKED: &[(&str, Mask)] = &[
     ("acpi", Mask::Directory),
     ("asound", Mask::Directory),
@@ -176,6 +177,8 @@ pub struct SandboxPlan {
     pub landlock_abi: u32,
     /// TCP inside.
     pub tcp: Tcp,
+    /// Whose network namespace it has.
+    pub net: NetNamespace,
     /// The compiled filter.
     pub filter: Vec<Instruction>,
     /// Whether it is loaded before the sandbox waits for its run, or last of all.
@@ -208,6 +211,7 @@ impl SandboxPlan {
                 .collect(),
             landlock_abi,
             tcp,
+            net: NetNamespace::Fresh,
             filter_ahead: can_be_loaded_ahead(&filter),
             filter,
             init_filter: for_init(),

@@ -5,6 +5,7 @@ use super::attach::Attach;
 use super::cgroup::Group;
 use super::child::{Handles, init_main};
 use super::idmap::{Range, Ranges};
+use super::netns::Nets;
 use super::plan::SandboxPlan;
 use super::sys::{self, Forked, SingleThreaded};
 use super::warden::protocol::MESSAGE_MAX;
@@ -18,13 +19,12 @@ use rustix::event::EventfdFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// All namespaces but the cgroup one, which the child makes when it is in its group.
-const NAMESPACES: i32 = libc::CLONE_NEWUSER
-    | libc::CLONE_NEWNS
-    | libc::CLONE_NEWPID
-    | libc::CLONE_NEWIPC
-    | libc::CLONE_NEWUTS
-    | libc::CLONE_NEWNET;
+/// All namespaces but the cgroup one, which the child makes when it is in its group, and the network's.
+const NAMESPACES: i32 =
+    libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+
+/// A network namespace that was there before, and how to get into it and out again.
+pub type Net<'a> = (&'a Nets, BorrowedFd<'a>);
 
 /// A sandbox takes a few milliseconds to build; this is for a machine that stands still.
 const BUILT_WITHIN_MS: u16 = 1000;
@@ -52,6 +52,7 @@ pub fn socket_pair() -> Result<(OwnedFd, OwnedFd), Errno> {
 
 /// Forks a sandbox. Gives back the sandbox and the front's end of its status socket.
 ///
+/// With `net` it is born in that network namespace, else in one of its own.
 /// On an error nothing is left: a child that was forked is dead and reaped.
 pub fn spawn(
     proof: &SingleThreaded,
@@ -60,6 +61,7 @@ pub fn spawn(
     ranges: &Ranges,
     range: Range,
     null: BorrowedFd<'_>,
+    net: Option<Net<'_>>,
 ) -> Result<(Sandbox, OwnedFd), Errno> {
     let tree = sys::clone_tree(AT_FDCWD, &plan.tree, true)?;
     let (orders, orders_inside) = socket_pair()?;
@@ -70,12 +72,25 @@ pub fn spawn(
         .map_err(|errno| Errno::from_raw(errno.raw_os_error()))?;
     let join = group.joins()?;
     let join: Vec<BorrowedFd<'_>> = join.iter().map(AsFd::as_fd).collect();
-    let (child, pidfd) = match sys::fork_sandbox(proof, NAMESPACES as u64, group.born_into())? {
+    let fork = |flags: i32| sys::fork_sandbox(proof, flags as u64, group.born_into());
+    let forked = match net {
+        None => fork(NAMESPACES | libc::CLONE_NEWNET)?,
+        Some((nets, net)) => {
+            nets.enter(net)?;
+            let forked = fork(NAMESPACES);
+            if !matches!(forked, Ok(Forked::Child)) {
+                nets.go_home();
+            }
+            forked?
+        }
+    };
+    let (child, pidfd) = match forked {
         Forked::Child => {
             // The parent's ends: while a copy is open in here, the parent's death would not be seen as an end.
             drop((orders, status));
             let (orders, status, tree) = (orders_inside.as_fd(), status_inside.as_fd(), tree.as_fd());
-            let handles = Handles { orders, status, null, tree, over: over.as_fd(), join: &join };
+            let own_net = net.is_none();
+            let handles = Handles { orders, status, null, tree, over: over.as_fd(), join: &join, own_net };
             init_main(plan, &handles, proof)
         }
         Forked::Parent(child, pidfd) => (child, pidfd),

@@ -23,6 +23,7 @@ mod idempotency;
 mod journal;
 mod lifecycle;
 mod manager;
+mod netns;
 mod pool;
 mod profiles;
 mod programs;

@@ -118,7 +118,7 @@ impl Attempt {
         let (parent, status) = match &self.by_hand {
             None => {
                 let (sandbox, status) =
-                    spawn(&world.proof, &self.plan, &group, &world.ranges, range, world.null.as_fd())
+                    spawn(&world.proof, &self.plan, &group, &world.ranges, range, world.null.as_fd(), None)
                         .expect("a sandbox can be forked");
                 (Parent::Library(sandbox), status)
             }
@@ -167,7 +167,8 @@ impl Attempt {
         let (child, pidfd) = match forked {
             Forked::Child => {
                 let (orders, status) = (orders_inside.as_fd(), status_inside.as_fd());
-                let handles = Handles { orders, status, null: world.null.as_fd(), tree, over, join: &join };
+                let handles =
+                    Handles { orders, status, null: world.null.as_fd(), tree, over, join: &join, own_net: true };
                 init_main(&self.plan, &handles, &world.proof)
             }
             Forked::Parent(child, pidfd) => (child, pidfd),

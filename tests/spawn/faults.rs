@@ -101,7 +101,7 @@ fn a_warden_that_dies_early(world: &mut World) {
     let Some(stand_in) = sys::fork_plain(&world.proof).expect("a process can be forked") else {
         sys::load_seccomp(&death_at_sendmsg()).expect("root loads any valid filter");
         // sendmsg is what `spawn` tells the child with; the kernel ends us there. The child makes no such call.
-        let _ = spawn(&world.proof, &plan, &group, &world.ranges, range, world.null.as_fd());
+        let _ = spawn(&world.proof, &plan, &group, &world.ranges, range, world.null.as_fd(), None);
         sys::exit_now(0);
     };
     let ended = waitpid(stand_in, None).expect("our child");

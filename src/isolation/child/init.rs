@@ -32,6 +32,8 @@ pub struct Handles<'a> {
     pub over: BorrowedFd<'a>,
     /// v1: the `tasks` files of the groups to join.
     pub join: &'a [BorrowedFd<'a>],
+    /// Whether the network namespace is its own, to be brought up. One that is used again is up, and the host's.
+    pub own_net: bool,
 }
 
 /// The child's side of the fork.
@@ -58,7 +60,9 @@ pub fn init_main(plan: &SandboxPlan, handles: &Handles<'_>, proof: &SingleThread
         replace_stdio(handles.null).and_then(|()| sys::close_all_but(&keep))
     });
     steps.take(Step::Hostname, 0, || sethostname("sandbox"));
-    steps.take(Step::Loopback, 0, sys::loopback_up);
+    if handles.own_net {
+        steps.take(Step::Loopback, 0, sys::loopback_up);
+    }
     steps.take(Step::MakePrivate, 0, || {
         mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)
     });

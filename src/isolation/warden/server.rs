@@ -41,7 +41,7 @@ const QUIET: Duration = Duration::from_millis(2);
 const BUILD_GAP: Duration = Duration::from_millis(25);
 /// After this much silence no group waits to be used again: an idle daemon holds its waiting sandboxes and nothing else.
 const IDLE: Duration = Duration::from_millis(30);
-/// After this much the id maps of workspaces go as well. They take a fork each, and callers with a project come back.
+/// After this much the id maps of workspaces and the network namespaces that rest go as well: they take long to make.
 const MAPS_IDLE: Duration = Duration::from_secs(1);
 
 /// Why the loop ends.
@@ -187,7 +187,8 @@ impl Server {
         let retry = (!self.retired.is_empty()).then(|| now + RETRY);
         let pool = self.pool.due().map(|due| due.max(self.may_build()));
         let trim = (self.grounds.tree.spare() > 0).then_some(self.heard + IDLE);
-        let maps = self.ranges.keeps_maps().then_some(self.heard + MAPS_IDLE);
+        let keeps = self.ranges.keeps_maps() || self.grounds.nets.borrow().spare() > 0;
+        let maps = keeps.then_some(self.heard + MAPS_IDLE);
         match clock.into_iter().chain(retry).chain(pool).chain(trim).chain(maps).min() {
             Some(due) if due <= now => EpollTimeout::ZERO,
             // One millisecond more: a wait that ends just before the deadline would spin.
@@ -325,9 +326,12 @@ impl Server {
         let spawn_error = |errno: Errno| Refused::Spawn(errno as i32);
         let plan = self.plan(profile)?;
         let group = self.grounds.tree.group(slot.0, &plan.limits).map_err(|errno| Refused::Cgroup(errno as i32))?;
+        let Grounds { proof, null, nets, .. } = &self.grounds;
+        let net = self.grounds.net(plan).map_err(spawn_error)?;
+        let nets = nets.borrow();
+        let net_in = net.as_ref().map(|net| (&*nets, net.as_fd()));
         let (sandbox, status) =
-            spawn(&self.grounds.proof, plan, &group, &self.ranges, range, self.grounds.null.as_fd())
-                .map_err(spawn_error)?;
+            spawn(proof, plan, &group, &self.ranges, range, null.as_fd(), net_in).map_err(spawn_error)?;
         let event = |what| EpollEvent::new(EpollFlags::EPOLLIN, slot.0 * TAGS + what);
         self.epoll.add(sandbox.pidfd(), event(DEAD)).map_err(spawn_error)?;
         // Once: it stays readable, and there is one end.
@@ -336,7 +340,7 @@ impl Server {
         if let Some(memory) = group.oom() {
             self.epoll.add(memory, event(MEMORY)).map_err(spawn_error)?;
         }
-        Ok(Held { sandbox, group, range, status: Some(status), state: State::Waiting(profile) })
+        Ok(Held { sandbox, group, range, net, status: Some(status), state: State::Waiting(profile) })
     }
 
     /// Makes a waiting sandbox this run's. Its status socket. On an error it is good for nothing any more.
@@ -418,6 +422,9 @@ impl Server {
         if let Some(mounts) = held.sandbox.take_mounts() {
             self.sweeper.take(mounts);
         }
+        if let Some(net) = held.net.take() {
+            self.grounds.nets.borrow_mut().give_back(net);
+        }
         self.ranges.give_back(held.range);
         self.retire(held.group);
         ended
@@ -444,6 +451,7 @@ impl Server {
             self.grounds.tree.trim();
         }
         if now >= self.heard + MAPS_IDLE {
+            self.grounds.nets.borrow_mut().trim();
             self.ranges.drop_maps();
         }
         if now < self.may_build() {
