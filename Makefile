@@ -7,13 +7,19 @@ CARGO ?= cargo
 RUNNER := $(if $(filter 0,$(shell id -u)),,sudo -E)
 RUNNER_VAR := CARGO_TARGET_$(shell uname -m | tr a-z- A-Z_)_UNKNOWN_LINUX_GNU_RUNNER
 
-.PHONY: help run stop test test-vm lint bench fuzz build setup setup-test clean
+PREFIX ?= /usr/local
+DESTDIR ?=
+
+.PHONY: help run stop test test-package test-vm lint bench fuzz build install uninstall deb setup setup-test clean
 
 help:
 	@echo "make run    build, start the daemon if none runs, run a first program in a sandbox"
 	@echo "make stop   stop the daemon that make run started"
 	@echo "make test   run every test (as root, on this kernel, nothing is skipped)"
 	@echo "make test-vm  the unit, spawn, security and lifecycle suites in an emulated machine with systemd and cgroup v2 (an hour)"
+	@echo "make install  into PREFIX=/usr/local below DESTDIR= (make build first); make uninstall takes it away"
+	@echo "make deb    a Debian package, in target/debian"
+	@echo "make test-package  what make install and the package contain, and the unit's exposure"
 	@echo "make lint   formatting, clippy and docs, warnings denied"
 	@echo "make bench  exec latency next to raw fork+exec and bubblewrap; cost of a decision and of evidence"
 	@echo "make fuzz   each fuzz target for SECONDS=30 (needs a nightly toolchain, or uses stable as one)"
@@ -27,6 +33,18 @@ stop:
 
 build: setup
 	$(CARGO) build --release --locked
+
+install:
+	@scripts/install "$(DESTDIR)" "$(PREFIX)"
+
+uninstall:
+	@scripts/install -r "$(DESTDIR)" "$(PREFIX)"
+
+deb: build
+	@scripts/deb
+
+test-package: setup-test deb
+	@tests/package
 
 test: setup-test
 	$(CARGO) build --locked --tests --bins

@@ -35,16 +35,20 @@
 //! | [`api`] | HTTP around it |
 //! | [`daemon`] | start-up, shut-down: the only wiring |
 //! | [`ctl`] | `sandboxctl` |
+//! | [`doctor`] | what a host lacks for sandboxes, and the cure |
+//! | [`manual`] | man pages and completions of the command lines |
 //!
 //! Arrows go one way; `tests/arrows.rs` holds them.
 
 pub mod api;
 pub mod ctl;
 pub mod daemon;
+pub mod doctor;
 pub mod evidence;
 pub mod executor;
 pub mod isolation;
 pub mod ledger;
+pub mod manual;
 pub mod model;
 pub mod observe;
 pub mod pipeline;

@@ -51,6 +51,7 @@ impl Metrics {
         );
         describe_gauge!("sandbox_running", "Execs that run");
         describe_gauge!("sandbox_queued", "Execs that wait for a place");
+        describe_gauge!("sandbox_sessions", "Sessions whose interpreter lives");
         // A metric that nothing has counted yet is 0, not absent.
         counter!("sandbox_cpu_ms").absolute(0);
         counter!("sandbox_gpu_ms").absolute(0);
@@ -59,9 +60,10 @@ impl Metrics {
 
     /// The text of `/metrics`.
     #[must_use]
-    pub fn render(&self, running: usize, queued: usize) -> String {
+    pub fn render(&self, running: usize, queued: usize, sessions: usize) -> String {
         gauge!("sandbox_running").set(running as f64);
         gauge!("sandbox_queued").set(queued as f64);
+        gauge!("sandbox_sessions").set(sessions as f64);
         self.0.run_upkeep();
         self.0.render()
     }

@@ -14,6 +14,7 @@ mod grants;
 mod outgoing;
 mod recording;
 mod sandboxes;
+mod sessions;
 
 pub use consent::{ConfirmationView, Edit};
 pub use execs::{Left, RetentionSettings};
@@ -22,6 +23,7 @@ pub use grants::{GrantView, GrantWish};
 pub use outgoing::{Choice, Outgoing};
 pub use recording::{Call, outputs_digest};
 pub use sandboxes::{CapabilityView, SandboxSettings, SandboxView, SandboxWish};
+pub use sessions::{SessionSettings, SessionView, SessionWish};
 
 use crate::evidence::{Begin, EvidenceError, EvidenceId, Journal};
 use crate::executor::{Executor, ProfileState, RunError, StopCause, Under};
@@ -37,6 +39,7 @@ use crate::workspace::Store;
 use admission::{Admission, CancelOnDrop, Listed};
 use consent::Confirmations;
 use sandboxes::Turns;
+use sessions::{Seat, Sessions};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -109,6 +112,15 @@ pub struct Finished {
     pub left: Option<Left>,
 }
 
+impl Finished {
+    /// Takes pictures that are not among the artifacts out of what a session's interpreter said.
+    fn only_real_figures(&mut self) {
+        let Some(report) = &mut self.outcome.call else { return };
+        let manifest = self.left.as_ref().and_then(|left| left.manifest.as_ref());
+        sessions::only_real_figures(report, manifest.map_or(&[], |manifest| &manifest.files));
+    }
+}
+
 /// A request with the permit that a set of profiles gave it.
 struct Judged {
     call: Call,
@@ -129,6 +141,7 @@ struct Shared {
     confirmations: Confirmations,
     store: Arc<Store>,
     turns: Turns,
+    sessions: Sessions,
     transfers: Semaphore,
     settings: Settings,
 }
@@ -144,6 +157,8 @@ pub struct Settings {
     pub consent_seconds: u64,
     /// How long sandboxes live, and how many.
     pub sandboxes: SandboxSettings,
+    /// How long sessions lie idle, and how many.
+    pub sessions: SessionSettings,
     /// How long it is known what ran.
     pub retention: RetentionSettings,
 }
@@ -170,24 +185,37 @@ impl Pipeline {
         settings: Settings,
     ) -> Self {
         let admission = Arc::new(Admission::new(settings.places, settings.queue_max));
-        let (confirmations, turns) = (Confirmations::default(), Turns::default());
+        let (confirmations, turns, sessions) = (Confirmations::default(), Turns::default(), Sessions::default());
         let transfers = Semaphore::new(files::TRANSFERS_MAX);
-        let shared =
-            Shared { source, executor, ledger, journal, admission, confirmations, store, turns, transfers, settings };
+        let shared = Shared {
+            source,
+            executor,
+            ledger,
+            journal,
+            admission,
+            confirmations,
+            store,
+            turns,
+            sessions,
+            transfers,
+            settings,
+        };
         Self(Arc::new(shared))
     }
 
     /// One exec from request to outcome.
     pub async fn exec(&self, call: &Call, request: &ExecRequest) -> Result<Finished, Failure> {
-        self.exec_of(call, request, None).await
+        self.exec_of(call, request, None, None).await
     }
 
-    /// The same for one that may be part of a sandbox, whose profile and project the request then has.
+    /// The same for one that may be part of a sandbox, whose profile and project the request then has, and be a call of
+    /// a session in it.
     async fn exec_of(
         &self,
         call: &Call,
         request: &ExecRequest,
         sandbox: Option<&SandboxId>,
+        session: Option<SessionWish>,
     ) -> Result<Finished, Failure> {
         let asked = Begin { sandbox_id: sandbox.map(ToString::to_string), ..call.asks_exec(request) };
         self.told(&asked, execs::check_reference(request).map_err(Failure::from)).await?;
@@ -199,7 +227,8 @@ impl Pipeline {
         };
         let judged = self.told(&asked, judged).await?;
         let listed = self.0.admission.list(&judged.permit, sandbox).map_err(Failure::from);
-        let listed = self.told(&asked, listed).await?;
+        let mut listed = self.told(&asked, listed).await?;
+        listed.session = session;
         // Listed first: whoever ends the sandbox meanwhile finds this exec.
         let used = self.use_sandbox(&call.principal, sandbox).await;
         self.told(&asked, used).await?;
@@ -239,6 +268,11 @@ impl Pipeline {
 
     async fn carry_out(self, listed: Listed, mut judged: Judged, asked: Begin) -> Result<Finished, Failure> {
         let begun = Instant::now();
+        let mut seat = None;
+        if let Some(wish) = &listed.session {
+            let taken = self.take_seat(&listed, &judged, wish).await;
+            seat = Some(self.told(&asked, taken).await?);
+        }
         let place = tokio::select! {
             place = self.0.admission.place() => place.map_err(Failure::from),
             () = listed.stop.stopped() => Err(Refusal::NoSuchExec.into()),
@@ -248,7 +282,7 @@ impl Pipeline {
         for _ in 0..JUDGEMENTS_MAX {
             let reservation = self.reserve(&judged.permit).await;
             let reservation = self.told(&asked, reservation).await?;
-            match self.run(&listed, &judged, reservation, &mut place).await {
+            match self.run(&listed, &judged, reservation, &mut place, seat.as_mut()).await {
                 // The profiles changed between judgement and run: what is judged and what is enforced must be one.
                 Err(Failure::Run(RunError::Overtaken)) => {
                     // With another policy an approval has another digest, and is none.
@@ -260,7 +294,12 @@ impl Pipeline {
                     return Err(failure);
                 }
                 Ok(mut finished) => {
+                    if let Some(seat) = &seat {
+                        self.gather(seat, &listed.exec, judged.permit.project()).await;
+                    }
                     finished.left = self.keep(&listed, &judged, &noted, &finished.outcome).await;
+                    drop(seat); // what it left is its own: the next call may begin
+                    finished.only_real_figures();
                     noted.ended(&finished);
                     let (profile, ending) = (&finished.profile, finished.outcome.ending);
                     let request = &judged.call.request_id;
@@ -280,6 +319,7 @@ impl Pipeline {
         judged: &Judged,
         mut reservation: Option<Reservation>,
         place: &mut Option<OwnedSemaphorePermit>,
+        seat: Option<&mut Seat>,
     ) -> Result<Finished, Failure> {
         let Judged { in_force, permit, grant, .. } = judged;
         let mut permit = permit.clone();
@@ -292,7 +332,13 @@ impl Pipeline {
         let under = Under { set: in_force.set, filter: in_force.filters[profile].clone(), net };
         self.0.admission.started.fetch_add(1, Ordering::Relaxed);
         let begin = self.0.journal.begin(recording::begins(&judged.call, judged, listed));
-        let running = self.0.executor.run(&listed.exec, &permit, &under, &listed.stop, begin);
+        let executor = &self.0.executor;
+        let running = async {
+            match seat {
+                None => executor.run(&listed.exec, &permit, &under, &listed.stop, begin).await,
+                Some(seat) => seat.run(executor, listed, judged, &permit, &under, begin).await,
+            }
+        };
         tokio::pin!(running);
         let ran = tokio::select! {
             ran = &mut running => ran,

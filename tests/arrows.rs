@@ -24,6 +24,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "api",
         &[
             "api",
+            "doctor",
             "pipeline",
             "executor",
             "evidence",
@@ -38,7 +39,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     // `profile check` and `evidence verify FILE` work without a daemon, with what the daemon itself uses.
-    ("ctl", &["ctl", "api::wire", "evidence", "profile", "model"]),
+    ("ctl", &["ctl", "api::wire", "doctor", "evidence", "manual", "profile", "model"]),
+    ("doctor", &["doctor", "isolation::landlock"]),
 ];
 
 /// Files that may hold `unsafe`; everything else forbids it.

@@ -9,7 +9,7 @@ mod bodies;
 
 use sandboxd::isolation::fault::{Fault, Step};
 use sandboxd::isolation::warden::protocol::{
-    Cause, Counted, Refused, Reply, Request, Run, RunNumber, Status, Workspace,
+    Cause, Counted, Life, Refused, Reply, Request, Run, RunNumber, Status, Workspace,
 };
 use sandboxd::isolation::warden::words::Words;
 use sandboxd::isolation::warden::{ProfileState, Ready};
@@ -65,8 +65,17 @@ fn messages() -> Vec<(String, Vec<u8>)> {
     let number = RunNumber(7);
     let run = |workspace, words| {
         let exec = "ex_01jd0000000000000000000000".parse().expect("an exec id");
-        Request::Run(Box::new(Run { number, profile: 2, set: 3, exec, limits: Limits::default(), workspace, words }))
-            .encode()
+        Request::Run(Box::new(Run {
+            number,
+            profile: 2,
+            set: 3,
+            exec,
+            limits: Limits::default(),
+            workspace,
+            life: Life::Once,
+            words,
+        }))
+        .encode()
     };
     let no_env: [&str; 0] = [];
     let small = Words::new("/bin/true", "", ["true"], ["A=b"]).expect("small words");

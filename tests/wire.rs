@@ -10,7 +10,7 @@ use sandboxd::api::wire::{
 };
 use sandboxd::model::{
     Budget, CgroupMode, CgroupReport, Ending, Enforcement, ExecRequest, ExecSpec, Hold, Input, Kind, LandlockReport,
-    LimitHit, Meter, Mode, PolicyOverrides, Role, SeccompReport, Timestamp, Usage,
+    LimitHit, Meter, Mode, PolicyOverrides, Role, SeccompReport, StoreReport, Timestamp, Usage,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -169,9 +169,11 @@ fn exec_answer() -> impl Strategy<Value = ExecAnswer> {
                 cgroup: CgroupReport { mode: CgroupMode::V2, controllers: w.clone() },
                 privileges: Hold::Full,
                 workspace: w[3].clone(),
+                store: Some(StoreReport { driver: w[2].clone(), bytes: n[5], inodes: None, enforced: cut }),
                 degraded: w,
             },
             risk: serde_json::json!({"level": "safe"}),
+            session: None,
             evidence: None,
         },
     )

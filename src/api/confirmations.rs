@@ -1,15 +1,53 @@
 //! `/v1/confirmations`: what waits for a person, and the person's answer.
 
 use super::error::ApiError;
-use super::handlers::{Body, RequestId, State};
+use super::handlers::{Body, Path, RequestId, State};
+use super::openapi::op;
+use super::routes::{Route, get, post};
 use super::wire::{ApproveRequest, ConfirmationsAnswer, DenyRequest, EditRequest};
 use crate::model::{ConfirmationId, Principal};
 use crate::pipeline::{Call, ConfirmationView, Edit, Failure};
-use axum::extract::{Path, State as AxumState};
+use axum::extract::State as AxumState;
 use axum::{Extension, Json};
 
 /// Longest reason of a denial.
 const REASON_MAX: usize = 512;
+
+/// Its routes.
+pub(super) fn routes() -> Vec<Route> {
+    vec![
+        get(
+            "/v1/confirmations",
+            list,
+            op("list_confirmations", "What waits for an approver.")
+                .answers::<ConfirmationsAnswer>(200, "Oldest first."),
+        ),
+        post(
+            "/v1/confirmations/{confirmation_id}/approve",
+            approve,
+            op("approve", "Agree to exactly what the digest names.")
+                .takes::<ApproveRequest>()
+                .answers::<ConfirmationView>(200, "What was agreed to.")
+                .fails(&[403, 409]),
+        ),
+        post(
+            "/v1/confirmations/{confirmation_id}/deny",
+            deny,
+            op("deny", "Say no.")
+                .takes::<DenyRequest>()
+                .answers::<ConfirmationView>(200, "What was denied.")
+                .fails(&[403]),
+        ),
+        post(
+            "/v1/confirmations/{confirmation_id}/edit",
+            edit,
+            op("edit", "Change what waits, within what its caller may.")
+                .takes::<EditRequest>()
+                .answers::<ConfirmationView>(200, "It, with another digest.")
+                .fails(&[403, 502]),
+        ),
+    ]
+}
 
 fn failed(id: &RequestId) -> impl Fn(Failure) -> ApiError + '_ {
     |failure| ApiError::from(failure).of_request(&id.0)

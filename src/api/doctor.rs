@@ -1,11 +1,11 @@
 //! `GET /v1/doctor`: each thing a sandbox needs, its state and, where it is less than it should be, the cure.
 
 use super::wire::{Check, CheckState, DoctorAnswer};
+use crate::doctor::{Finding, State};
 use crate::evidence::{EvidenceError, Journal, Stats};
-use crate::executor::{HostReport, ProfileState};
-use crate::isolation::landlock;
+use crate::executor::{HostReport, ProfileState, StoreState};
 use crate::isolation::probe::Kernel;
-use crate::model::{CgroupMode, Hold, Layer};
+use crate::model::{CgroupMode, Layer};
 use crate::pipeline::InForce;
 use nix::errno::Errno;
 use std::sync::Arc;
@@ -14,6 +14,8 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Doctor {
     host: Arc<HostReport>,
+    /// What was found of the host itself, before anything was given up.
+    findings: Vec<Finding>,
     /// A journal that start-up found damaged and set aside.
     set_aside: Option<String>,
 }
@@ -23,6 +25,18 @@ fn check(name: &str, state: CheckState, found: impl Into<String>, cure: impl Int
     Check { name: name.to_owned(), state, found: found.into(), cure }
 }
 
+impl From<Finding> for Check {
+    fn from(finding: Finding) -> Self {
+        let Finding { name, state, found, cure } = finding;
+        let state = match state {
+            State::Ok => CheckState::Ok,
+            State::Degraded => CheckState::Degraded,
+            State::Failed => CheckState::Failed,
+        };
+        Self { name: name.to_owned(), state, found, cure }
+    }
+}
+
 fn whether(holds: bool) -> CheckState {
     if holds { CheckState::Ok } else { CheckState::Failed }
 }
@@ -30,8 +44,8 @@ fn whether(holds: bool) -> CheckState {
 impl Doctor {
     /// A doctor over what start-up found.
     #[must_use]
-    pub fn new(host: Arc<HostReport>, set_aside: Option<String>) -> Self {
-        Self { host, set_aside }
+    pub fn new(host: Arc<HostReport>, findings: Vec<Finding>, set_aside: Option<String>) -> Self {
+        Self { host, findings, set_aside }
     }
 
     /// All checks, and how the journal stands now.
@@ -85,20 +99,37 @@ impl Doctor {
     /// All checks.
     #[must_use]
     pub fn answer(&self, in_force: &InForce) -> DoctorAnswer {
-        let mut checks = vec![check("kernel", CheckState::Ok, format!("Linux {}", self.host.kernel.release), "")];
+        let mut checks: Vec<Check> = self.findings_named(&["kernel", "container"]).collect();
         checks.extend(self.namespaces());
-        checks.push(self.landlock());
+        // Why none can be had: the sysctls; that all is well is said above.
+        checks.extend(self.findings_named(&["user namespaces"]).filter(|check| check.cure.is_some()));
+        checks.extend(self.findings_named(&["proc"]));
+        checks.extend(self.findings_named(&["landlock"]));
         let seccomp = self.host.kernel.seccomp;
         let found = if seccomp { "filters can be loaded" } else { "no filters" };
         checks.push(check("seccomp", whether(seccomp), found, Kernel::cure(Layer::Seccomp)));
         checks.push(privileges(in_force));
         checks.extend(self.cgroups());
         checks.extend(self.lacking_cgroups());
+        checks.extend(self.findings_named(&["state_dir"]));
         checks.push(self.workspace());
+        checks.push(self.store());
         checks.push(profiles_check(in_force));
+        // A sandbox that was built outweighs a file that speaks against it.
+        if in_force.states.contains(&ProfileState::Usable) {
+            let said = ["kernel", "container", "user namespaces", "proc", "state_dir"];
+            let of_files = |check: &&mut Check| said.contains(&check.name.as_str());
+            let failed = checks.iter_mut().filter(of_files).filter(|check| check.state == CheckState::Failed);
+            failed.for_each(|check| check.state = CheckState::Degraded);
+        }
         let profiles = in_force.profiles.iter().zip(&in_force.states);
         checks.extend(profiles.map(|(profile, state)| profile_check(&profile.id, state)));
         DoctorAnswer { ok: checks.iter().all(|check| check.state != CheckState::Failed), checks }
+    }
+
+    /// Of the findings those that the trial sandbox does not say better.
+    fn findings_named(&self, names: &'static [&'static str]) -> impl Iterator<Item = Check> {
+        self.findings.iter().filter(|finding| names.contains(&finding.name)).cloned().map(Check::from)
     }
 
     fn namespaces(&self) -> impl Iterator<Item = Check> {
@@ -108,18 +139,6 @@ impl Doctor {
             let found = if there { "can be made" } else { "can't be made" };
             check(&format!("namespace {}", layer.name()), whether(there), found, Kernel::cure(layer))
         })
-    }
-
-    fn landlock(&self) -> Check {
-        let abi = self.host.kernel.landlock_abi;
-        let state = match landlock::report(abi).status {
-            Hold::Full => CheckState::Ok,
-            Hold::Partial => CheckState::Degraded,
-            Hold::None => CheckState::Failed,
-        };
-        let missing = landlock::missing(abi).join(", ");
-        let found = if missing.is_empty() { format!("ABI {abi}") } else { format!("ABI {abi}, lacks {missing}") };
-        check("landlock", state, found, Kernel::cure(Layer::Landlock))
     }
 
     fn cgroups(&self) -> impl Iterator<Item = Check> {
@@ -145,16 +164,29 @@ impl Doctor {
 
     fn workspace(&self) -> Check {
         match self.host.idmap_errno {
-            0 => check(
-                "workspace",
-                CheckState::Degraded,
-                "id-mapped mounts work; projects are plain directories without a quota",
-                "leave project_id out (sized tmpfs), or keep an eye on the disk; a store with quotas is on its way",
-            ),
+            0 => check("workspace", CheckState::Ok, "id-mapped mounts work", ""),
             raw => {
                 let found = format!("id-mapped mounts fail: {}", Errno::from_raw(raw).desc());
                 check("workspace", CheckState::Failed, found, Kernel::cure(Layer::Workspace))
             }
+        }
+    }
+
+    fn store(&self) -> Check {
+        let StoreState { driver, place, lacking } = &self.host.store;
+        match lacking {
+            None => check(
+                "store",
+                CheckState::Ok,
+                format!("{driver} at {place}: limits in bytes, snapshots; no limit in inodes"),
+                "",
+            ),
+            Some(why) => check(
+                "store",
+                CheckState::Degraded,
+                format!("{driver} at {place}: projects have no limit and no snapshots; {why}"),
+                "stop the daemon, `sandboxctl store init --size 10G`, start it; or leave project_id out (sized tmpfs)",
+            ),
         }
     }
 }

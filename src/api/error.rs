@@ -80,6 +80,12 @@ impl ApiError {
             .details(json!({"limit_bytes": limit}))
     }
 
+    pub(super) fn not_json() -> Self {
+        let message = "the body is said to be something other than JSON; send content-type: application/json";
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "not_json", Class::Schema, message)
+            .details(json!({"field": "content-type"}))
+    }
+
     pub(super) fn bad_body(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "bad_body", Class::Schema, message)
     }
@@ -256,6 +262,27 @@ impl From<Refusal> for ApiError {
             }
             Refusal::NoSuchExec => {
                 Self::new(StatusCode::NOT_FOUND, code, class, "there is no such running exec of yours")
+            }
+            Refusal::NoSuchSession => {
+                Self::new(StatusCode::NOT_FOUND, code, class, "there is no such session in this sandbox")
+            }
+            Refusal::SessionDead { name, died } => {
+                let message = format!(
+                    "the session {name} is dead: {died}; what it knew is gone. \
+                     Cure: POST …/sessions/{name}/reset, then call it again"
+                );
+                Self::new(StatusCode::CONFLICT, code, class, message)
+                    .details(json!({"field": "session", "session": name, "died": died, "cure": "reset"}))
+            }
+            Refusal::SessionBusy { most, retry_after_ms } => {
+                let message = format!("{most} calls wait in this session, which is all that may; use another one");
+                Self::new(StatusCode::TOO_MANY_REQUESTS, code, class, message)
+                    .details(json!({"field": "session", "most": most, "retry_after_ms": retry_after_ms}))
+                    .retryable()
+            }
+            Refusal::TooManySessions { most } => {
+                let message = format!("there are {most} sessions already, which is all that may be; remove one");
+                Self::new(StatusCode::TOO_MANY_REQUESTS, code, class, message).details(json!({"most": most}))
             }
             Refusal::NoSuchDirectory { field } => {
                 let message = format!("{field} is not a directory of the work area; make it first or leave it out");

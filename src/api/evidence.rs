@@ -1,17 +1,20 @@
 //! `/v1/evidence`: what was done. A caller sees its own records; all of them, and the chain as a whole, are an admin's.
 
 use super::error::ApiError;
-use super::handlers::{RequestId, State};
+use super::handlers::{Path, RequestId, State};
+use super::openapi::{Param, op};
+use super::routes::{Route, get};
 use super::wire::{EvidenceAnswer, EvidenceKeyAnswer, EvidencePage};
 use crate::evidence::{Digest, EvidenceId, Filter, Journal, Record, Scope, Status, Verdict};
 use crate::model::{Principal, Role};
 use crate::policy::Refusal;
 use axum::body::{Body, Bytes};
-use axum::extract::{Path, Query, State as AxumState};
+use axum::extract::{Query, State as AxumState};
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use hyper::body::Frame;
+use serde_json::json;
 use serde_json::value::RawValue;
 use std::io::{self, Write};
 use std::pin::Pin;
@@ -35,6 +38,76 @@ const STALLED: Duration = Duration::from_secs(60);
 const CAUGHT_UP: usize = 10_000;
 /// How long a follower hears nothing before it is told that we are still there.
 const HEARTBEAT: Duration = Duration::from_secs(15);
+
+fn evidence_words() -> Vec<Param> {
+    let statuses: Vec<&str> = Status::ALL.iter().map(|status| status.name()).collect();
+    vec![
+        Param::text("tenant", "Of this account; one's own for all but an admin."),
+        Param::text("subject", "Of this caller."),
+        Param::text("exec_id", "Of this exec."),
+        Param::text("sandbox_id", "Of this sandbox."),
+        Param::text("grant_id", "Under this grant."),
+        Param::one_of("status", "That ended so.", &statuses),
+        Param::text("code", "That were refused so."),
+        Param::number("since_ms", "From this moment on, in milliseconds since 1970."),
+        Param::number("until_ms", "Before this moment."),
+    ]
+}
+
+/// Its routes.
+pub(super) fn routes() -> Vec<Route> {
+    vec![
+        get(
+            "/v1/evidence",
+            list,
+            op("list_evidence", "What was done, newest first.")
+                .query(evidence_words())
+                .query([
+                    Param::number("cursor", "`next_cursor` of the page before."),
+                    Param::text("limit", "How many records.")
+                        .like(json!({"type": "integer", "minimum": 1, "maximum": u64::MAX, "default": 100})),
+                ])
+                .answers::<EvidencePage>(200, "A page of them; one with a cursor may be short."),
+        ),
+        get(
+            "/v1/evidence/verify",
+            verify,
+            op("verify_evidence", "Walk the whole chain (admin).")
+                .query([Param::text("expect_head", "A head that was seen before.")
+                    .like(json!({"type": "string", "pattern": "^[0-9a-f]{64}$"}))])
+                .answers::<Verdict>(200, "Whether it is what was written.")
+                .fails(&[403]),
+        ),
+        get(
+            "/v1/evidence/export",
+            export,
+            op("export_evidence", "The chain, to verify anywhere (admin).")
+                .query(evidence_words())
+                .query([Param::number("from_seq", "From this place on.")])
+                .sends(200, "One record a line.", &["application/x-ndjson"])
+                .fails(&[403]),
+        ),
+        get(
+            "/v1/evidence/follow",
+            follow,
+            op("follow_evidence", "Records as they come: server-sent events `record` and `lagged`.")
+                .query(evidence_words())
+                .query([Param::number("after", "From the record after this place on.")])
+                .headers([Param::text("last-event-id", "The same, from a client that comes back.")])
+                .sends(200, "Until the caller goes.", &["text/event-stream"]),
+        ),
+        get(
+            "/v1/evidence/key",
+            key,
+            op("evidence_key", "The public key of the chain.").answers::<EvidenceKeyAnswer>(200, "It."),
+        ),
+        get(
+            "/v1/evidence/{evidence_id}",
+            show,
+            op("show_evidence", "A record and its counterpart.").answers::<EvidenceAnswer>(200, "Both."),
+        ),
+    ]
+}
 
 type Words = Query<Vec<(String, String)>>;
 

@@ -2,21 +2,83 @@
 
 use super::download::{self, Wanted};
 use super::error::ApiError;
-use super::handlers::{RequestId, State};
+use super::files::{FILE, a_file};
+use super::handlers;
+use super::handlers::{Path, RequestId, State};
+use super::openapi::{Op, Param, op};
+use super::routes::{Route, delete, get, page, post};
 use super::wire::{ArtifactAnswer, ArtifactsAnswer, EvidencePair, ExecAnswer, ExecRecord, ExecsAnswer};
 use super::words::Words;
 use crate::ledger::{ExecFilter, ExecRow, ExecStatus};
+use crate::model::ExecRequest;
 use crate::model::{ExecId, Principal, SandboxId, Timestamp};
 use crate::pipeline::{Call, Failure, FileWish, Finished};
 use crate::policy::{FileArea, Refusal};
 use crate::workspace::{Artifact, ManifestBounds};
-use axum::extract::{Path, State as AxumState};
+use axum::extract::State as AxumState;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use axum::{Extension, Json};
+use serde_json::json;
 
 /// How much of an artifacts directory one list looks at.
 const BOUNDS: ManifestBounds = ManifestBounds { entries: 10_000, bytes: 256 << 20 };
+
+/// What an exec can be answered with beside its outcome.
+const EXEC: &[u16] = &[400, 403, 404, 409, 429, 502, 504, 507];
+pub(super) fn an_exec(op: Op) -> Op {
+    op.keyed().answers::<ExecAnswer>(200, "It ran, whatever its program did.").fails(EXEC)
+}
+
+/// Its routes.
+pub(super) fn routes() -> Vec<Route> {
+    let exec_states = "queued running ok nonzero_exit signaled timed_out oom_killed cpu_exceeded cancelled revoked lost failed_to_start";
+    let exec_states: Vec<&str> = exec_states.split(' ').collect();
+    vec![
+        post(
+            "/v1/execs",
+            handlers::run_exec,
+            an_exec(op("run_exec", "Run a program to its end.").takes::<ExecRequest>()).makes("exec_id"),
+        ),
+        get(
+            "/v1/execs",
+            list,
+            op("list_execs", "What ran, newest first.")
+                .query([
+                    Param::text("task_id", "With this `task_ref`."),
+                    Param::text("sandbox_id", "In this sandbox."),
+                    Param::text("project_id", "In this project.")
+                        .like(json!({"type": "string", "pattern": "^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$"})),
+                    Param::one_of("status", "In this state.", &exec_states),
+                    Param::number("since_ms", "That came from this moment on, in milliseconds since 1970."),
+                    Param::number("until_ms", "That came before this moment."),
+                ])
+                .query(page(1000, "exec_id"))
+                .answers::<ExecsAnswer>(200, "A page of them.")
+                .fails(&[404]),
+        ),
+        get(
+            "/v1/execs/{exec_id}",
+            show,
+            op("show_exec", "What is known of an exec.").answers::<ExecRecord>(200, "Its record."),
+        ),
+        delete(
+            "/v1/execs/{exec_id}",
+            handlers::cancel_exec,
+            op("cancel_exec", "End an exec.").sends(202, "It is being ended.", &[]),
+        ),
+        get(
+            "/v1/execs/{exec_id}/artifacts",
+            artifacts,
+            op("list_artifacts", "What an exec left.").answers::<ArtifactsAnswer>(200, "Every file.").fails(FILE),
+        ),
+        get(
+            "/v1/execs/{exec_id}/artifacts/{*path}",
+            artifact_file,
+            a_file(op("download_artifact", "One file that an exec left.")),
+        ),
+    ]
+}
 
 fn artifact(artifact: &Artifact) -> ArtifactAnswer {
     ArtifactAnswer {

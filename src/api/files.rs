@@ -2,7 +2,9 @@
 
 use super::download::{self, Wanted};
 use super::error::ApiError;
-use super::handlers::{Body, RequestId, State};
+use super::handlers::{Body, Path, RequestId, State};
+use super::openapi::{Op, Param, op};
+use super::routes::{Route, delete, get, page, post, put};
 use super::wire::{
     ContentAnswer, DirectoryAnswer, FileAnswer, MadeAnswer, MakeDirectoryRequest, MoveRequest, MovedAnswer,
     RemovedAnswer, WriteRequest,
@@ -12,13 +14,14 @@ use crate::model::{ExecId, SandboxId, Timestamp};
 use crate::pipeline::{Call, Failure, FileWish, Piece, UploadWish};
 use crate::policy::FileArea;
 use crate::workspace::{Contents, Existing, Meta, Parents, READ_MAX, Written};
-use axum::extract::{FromRequest, Multipart, Path, Request, State as AxumState};
+use axum::extract::{FromRequest, Multipart, Request, State as AxumState};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::Response;
 use axum::{Extension, Json};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use http_body_util::BodyExt;
+use serde_json::json;
 use std::path::{Path as FilePath, PathBuf};
 use tokio::sync::mpsc;
 
@@ -26,6 +29,156 @@ use tokio::sync::mpsc;
 const LEVELS: usize = 100;
 /// Pieces that wait for the disk.
 const PIECES: usize = 4;
+
+/// What a file operation can be answered with beside its result.
+pub(super) const FILE: &[u16] = &[400, 403, 409, 429, 502, 507];
+/// Headers that come with a file.
+const FILE_HEADERS: &[(&str, &str)] = &[
+    ("etag", "Changes with the content; none on an archive."),
+    ("accept-ranges", "`bytes`; none on an archive."),
+    ("cache-control", "`private, no-cache`"),
+    ("x-content-type-options", "`nosniff`"),
+];
+
+fn file_words(path: Param) -> Vec<Param> {
+    vec![
+        path,
+        Param::one_of("area", "Where the path begins; `artifacts` is read only.", &["work", "inputs", "artifacts"]),
+        Param::text("exec_id", "`area=artifacts`: whose.")
+            .like(json!({"type": "string", "pattern": "^ex_[0-9a-hjkmnp-tv-z]{26}$"})),
+        Param::text("grant_id", "The grant under which."),
+        Param::text("call_id", "The call that the grant is for."),
+    ]
+}
+
+fn path_word() -> Param {
+    Param::text("path", "Relative to its area.").like(json!({"type": "string", "minLength": 1})).required()
+}
+
+fn range_headers() -> [Param; 3] {
+    [
+        Param::text("range", "One range of bytes; anything else is not asked for."),
+        Param::text("if-none-match", "Nothing is sent of an entity that is known."),
+        Param::text("if-range", "A part is sent of this entity only."),
+    ]
+}
+
+/// A route that sends a file.
+pub(super) fn a_file(op: Op) -> Op {
+    op.headers(range_headers())
+        .sends(200, "The file, or a directory as tar.", &["application/octet-stream", "application/x-tar"])
+        .sends(206, "The part of it that was asked for.", &["application/octet-stream"])
+        .sends(304, "It is known.", &[])
+        .sends(416, "There is no such part.", &["application/octet-stream"])
+        .with_headers(FILE_HEADERS)
+        .fails(FILE)
+}
+
+/// Its routes.
+pub(super) fn routes() -> Vec<Route> {
+    vec![
+        get(
+            "/v1/sandboxes/{sandbox_id}/filesystem/files",
+            read,
+            op("read_file", "A file's content, at most 16 MiB at a time.")
+                .query(file_words(path_word()))
+                .query([Param::number("offset", "Where to begin."), Param::number("length", "How many bytes.")])
+                .answers::<ContentAnswer>(200, "The file with its content.")
+                .fails(FILE),
+        ),
+        put(
+            "/v1/sandboxes/{sandbox_id}/filesystem/files",
+            write,
+            op("write_file", "Put a file in place, all at once.")
+                .takes::<WriteRequest>()
+                .answers::<FileAnswer>(200, "It is there.")
+                .fails(FILE),
+        ),
+        delete(
+            "/v1/sandboxes/{sandbox_id}/filesystem/files",
+            remove,
+            op("delete_file", "Remove a file or a directory.")
+                .query(file_words(path_word()))
+                .query([Param::flag("recursive", "A directory with all that is in it.")])
+                .answers::<RemovedAnswer>(200, "It is gone.")
+                .fails(FILE),
+        ),
+        get(
+            "/v1/sandboxes/{sandbox_id}/filesystem/directories",
+            list,
+            op("list_directory", "What is in a directory.")
+                .query(file_words(
+                    Param::text("path", "Relative to its area.")
+                        .like(json!({"type": "string", "minLength": 1, "default": "."})),
+                ))
+                .query([
+                    Param::flag("recursive", "With all below it."),
+                    Param::text("depth", "So many levels.")
+                        .like(json!({"type": "integer", "minimum": 1, "maximum": u64::MAX})),
+                ])
+                .query(page(1000, ""))
+                .answers::<DirectoryAnswer>(200, "A page of it, in the order of names.")
+                .fails(FILE),
+        ),
+        post(
+            "/v1/sandboxes/{sandbox_id}/filesystem/directories",
+            make_directory,
+            op("make_directory", "Make a directory.")
+                .takes::<MakeDirectoryRequest>()
+                .keyed()
+                .answers::<MadeAnswer>(201, "It is there.")
+                .fails(FILE),
+        ),
+        post(
+            "/v1/sandboxes/{sandbox_id}/filesystem/move",
+            rename,
+            op("move_file", "Give a file or a directory another name in its area.")
+                .takes::<MoveRequest>()
+                .keyed()
+                .answers::<MovedAnswer>(200, "It has it.")
+                .fails(FILE),
+        ),
+        get(
+            "/v1/sandboxes/{sandbox_id}/filesystem/stat",
+            stat,
+            op("stat_file", "What the kernel says of a file.")
+                .query(file_words(path_word()))
+                .answers::<FileAnswer>(200, "That.")
+                .fails(FILE),
+        ),
+        get(
+            "/v1/sandboxes/{sandbox_id}/filesystem/download",
+            download,
+            a_file(op("download_file", "A file as it is, or a directory as tar.").query(file_words(path_word()))),
+        ),
+        post(
+            "/v1/sandboxes/{sandbox_id}/filesystem/upload",
+            upload,
+            op("upload_file", "Stream a file in: a raw body, or a form whose first part is `file`.")
+                .query(file_words(
+                    Param::text("path", "Relative to its area; a form's own file name if left out.")
+                        .like(json!({"type": "string", "minLength": 1})),
+                ))
+                .query([
+                    Param::text("mode", "Permissions in octal.")
+                        .like(json!({"type": "string", "pattern": "^(0o)?[0-7]{1,3}$"})),
+                    Param::flag("parents", "Make missing directories."),
+                    Param::flag("create_only", "A file of that name is an error."),
+                    Param::number("size", "How many bytes there must be."),
+                    Param::text("sha256", "What their digest must be.")
+                        .like(json!({"type": "string", "pattern": "^[0-9a-f]{64}$"})),
+                ])
+                .takes_raw(json!({
+                    "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
+                    "multipart/form-data": {"schema": {"type": "object", "required": ["file"],
+                        "properties": {"file": {"type": "string", "format": "binary"}}}},
+                }))
+                .answers::<FileAnswer>(201, "It is there.")
+                .fails(FILE)
+                .fails(&[408, 413]),
+        ),
+    ]
+}
 
 fn failed(id: &RequestId) -> impl Fn(Failure) -> ApiError + '_ {
     |failure| ApiError::from(failure).of_request(&id.0)

@@ -2,19 +2,55 @@
 
 use super::access::now_ms;
 use super::error::ApiError;
-use super::handlers::{Body, RequestId, State};
+use super::handlers::{Body, Path, RequestId, State};
+use super::openapi::op;
+use super::routes::{Route, get, page, post};
 use super::wire::{GrantAnswer, GrantsAnswer, NewGrantRequest, RevokeGrantRequest};
+use super::words::Words;
 use crate::model::{GrantId, Owner, Principal, Timestamp};
 use crate::pipeline::{Call, Failure, GrantView, GrantWish};
 use crate::policy::grant::Fingerprint;
 use crate::terms::allowset::AllowanceSet;
-use axum::extract::{Path, Query, State as AxumState};
+use axum::extract::State as AxumState;
 use axum::http::StatusCode;
 use axum::{Extension, Json};
-use serde::Deserialize;
 
-/// Items of a page when nobody says how many.
-const PAGE: usize = 100;
+/// Its routes.
+pub(super) fn routes() -> Vec<Route> {
+    vec![
+        post(
+            "/v1/grants",
+            issue,
+            op("issue_grant", "Give one call what it may do (issuer).")
+                .takes::<NewGrantRequest>()
+                .keyed()
+                .answers::<GrantAnswer>(201, "It is in force.")
+                .makes("grant_id")
+                .fails(&[400, 403, 409]),
+        ),
+        get(
+            "/v1/grants",
+            list,
+            op("list_grants", "Grants that the caller may see, newest first.")
+                .query(page(0, "grant_id"))
+                .answers::<GrantsAnswer>(200, "A page of them.")
+                .fails(&[404]),
+        ),
+        get(
+            "/v1/grants/{grant_id}",
+            show,
+            op("show_grant", "A grant as it stands.").answers::<GrantAnswer>(200, "It."),
+        ),
+        post(
+            "/v1/grants/{grant_id}/revoke",
+            revoke,
+            op("revoke_grant", "Take a grant back; what runs under it ends (issuer).")
+                .takes::<RevokeGrantRequest>()
+                .answers::<GrantAnswer>(200, "It as it stands.")
+                .fails(&[403]),
+        ),
+    ]
+}
 
 fn answer(view: GrantView) -> GrantAnswer {
     let GrantView { grant, spent, remaining, revoke_reason } = view;
@@ -87,22 +123,14 @@ pub(super) async fn issue(
     Ok((StatusCode::CREATED, Json(answer(view))))
 }
 
-/// Where a list goes on, and how long it may be.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Page {
-    cursor: Option<String>,
-    limit: Option<usize>,
-}
-
 pub(super) async fn list(
     AxumState(state): AxumState<State>,
     Extension(principal): Extension<Principal>,
     Extension(id): Extension<RequestId>,
-    page: Result<Query<Page>, axum::extract::rejection::QueryRejection>,
+    mut words: Words,
 ) -> Result<Json<GrantsAnswer>, ApiError> {
-    let Query(page) = page.map_err(|rejection| ApiError::field("query", rejection.body_text()).of_request(&id.0))?;
-    let (after, limit) = (page.cursor.map(GrantId::from), page.limit.unwrap_or(PAGE));
+    let read = |words: &mut Words| Ok((words.take("cursor")?.map(GrantId::from), words.limit()?));
+    let (after, limit) = read(&mut words).map_err(|error: ApiError| error.of_request(&id.0))?;
     let (views, next) = state.pipeline.grants(&principal, after, limit).await.map_err(failed(&id))?;
     let items = views.into_iter().map(answer).collect();
     Ok(Json(GrantsAnswer { items, next_cursor: next.map(|next| next.to_string()) }))

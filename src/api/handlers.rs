@@ -1,10 +1,13 @@
-//! The routes and what each does.
+//! What all requests go through on their way in, and the handlers that belong to no resource of their own.
 
 use super::access::{Access, Peer};
 use super::doctor::Doctor;
 use super::error::ApiError;
+use super::execs;
+use super::openapi::op;
+use super::routes::{Route, get, post};
+use super::wire::DoctorAnswer;
 use super::wire::{ExecAnswer, ExplainAnswer, HealthAnswer, PoolAnswer, ProfileAnswer, ProfilesAnswer};
-use super::{confirmations, evidence, execs, files, grants, idempotency, sandboxes, tokens};
 use crate::evidence::Journal;
 use crate::executor::{ProfileState, Warden};
 use crate::ledger::Ledger;
@@ -12,12 +15,12 @@ use crate::model::{ExecId, ExecRequest, Object, Principal, Rootfs};
 use crate::observe::{self, Metrics};
 use crate::pipeline::{Call, InForce, Pipeline};
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, FromRequest, Path, Request, State as AxumState};
-use axum::http::{HeaderName, HeaderValue, StatusCode, header};
-use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::extract::{FromRequest, FromRequestParts, Path as AxumPath, Request, State as AxumState};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get, post};
-use axum::{Extension, Json, Router};
+use axum::{Extension, Json};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,63 +56,43 @@ pub struct State {
 #[derive(Clone)]
 pub(super) struct RequestId(pub(super) Arc<str>);
 
-/// All routes. The connection's [`Peer`] must be among a request's extensions.
-pub fn router(state: State) -> Router {
-    let once = from_fn_with_state(state.clone(), idempotency::once);
-    Router::new()
-        .route("/v1/execs", post(run_exec).get(execs::list))
-        .route("/v1/sandboxes", post(sandboxes::create).get(sandboxes::list))
-        .route("/v1/sandboxes/{id}/python/exec", post(sandboxes::python))
-        .route("/v1/sandboxes/{id}/shell/exec", post(sandboxes::shell))
-        .route("/v1/sandboxes/{id}/process/exec", post(sandboxes::process))
-        .route("/v1/sandboxes/{id}/filesystem/directories", post(files::make_directory).get(files::list))
-        .route("/v1/sandboxes/{id}/filesystem/move", post(files::rename))
-        .route("/v1/grants", post(grants::issue).get(grants::list))
-        // What stands above takes an Idempotency-Key.
-        .route_layer(once)
-        .route("/v1/execs/{id}", get(execs::show).delete(cancel_exec))
-        .route("/v1/execs/{id}/artifacts", get(execs::artifacts))
-        .route("/v1/execs/{id}/artifacts/{*path}", get(execs::artifact_file))
-        .route("/v1/sandboxes/{id}", get(sandboxes::show).delete(sandboxes::remove))
-        .route("/v1/sandboxes/{id}/keepalive", post(sandboxes::keep))
-        .route("/v1/sandboxes/{id}/capabilities", get(sandboxes::capabilities))
-        .route("/v1/sandboxes/{id}/filesystem/files", get(files::read).put(files::write).delete(files::remove))
-        .route("/v1/sandboxes/{id}/filesystem/stat", get(files::stat))
-        .route("/v1/sandboxes/{id}/filesystem/download", get(files::download))
-        // Streamed, so bounded by the profile's largest file and not by what fits into memory.
-        .route("/v1/sandboxes/{id}/filesystem/upload", post(files::upload).layer(DefaultBodyLimit::disable()))
-        .route("/v1/health", get(health))
-        .route("/metrics", get(metrics))
-        .route("/v1/doctor", get(doctor))
-        .route("/v1/tokens", post(tokens::create).get(tokens::list))
-        .route("/v1/tokens/{id}", delete(tokens::revoke))
-        .route("/v1/confirmations", get(confirmations::list))
-        .route("/v1/confirmations/{id}/approve", post(confirmations::approve))
-        .route("/v1/confirmations/{id}/deny", post(confirmations::deny))
-        .route("/v1/confirmations/{id}/edit", post(confirmations::edit))
-        .route("/v1/explain", post(explain))
-        .route("/v1/grants/{id}", get(grants::show))
-        .route("/v1/grants/{id}/revoke", post(grants::revoke))
-        .route("/v1/evidence", get(evidence::list))
-        .route("/v1/evidence/verify", get(evidence::verify))
-        .route("/v1/evidence/export", get(evidence::export))
-        .route("/v1/evidence/follow", get(evidence::follow))
-        .route("/v1/evidence/key", get(evidence::key))
-        .route("/v1/evidence/{id}", get(evidence::show))
-        .route("/v1/profiles", get(list_profiles))
-        .route("/v1/profiles/{id}", get(show_profile))
-        .fallback(|Extension(RequestId(id))| async move { ApiError::not_found().of_request(&id) })
-        .method_not_allowed_fallback(|Extension(RequestId(id))| async move {
-            ApiError::method_not_allowed().of_request(&id)
-        })
-        .layer(DefaultBodyLimit::max(BODY_MAX))
-        .layer(from_fn_with_state(state.clone(), identify))
-        .layer(from_fn(number))
-        .with_state(state)
+/// Its routes.
+pub(super) fn routes() -> Vec<Route> {
+    vec![
+        get(
+            "/v1/health",
+            health,
+            op("health", "Version, kernel, profiles, load.").answers::<HealthAnswer>(200, "How it is."),
+        ),
+        get(
+            "/v1/doctor",
+            doctor,
+            op("doctor", "Every check with its state and cure.").answers::<DoctorAnswer>(200, "All checks."),
+        ),
+        get("/metrics", metrics, op("metrics", "Figures for Prometheus.").sends(200, "All of them.", &["text/plain"])),
+        get(
+            "/v1/profiles",
+            list_profiles,
+            op("list_profiles", "Profiles as enforced.").answers::<ProfilesAnswer>(200, "All of them."),
+        ),
+        get(
+            "/v1/profiles/{profile_id}",
+            show_profile,
+            op("show_profile", "One profile as enforced.").answers::<ProfileAnswer>(200, "It."),
+        ),
+        post(
+            "/v1/explain",
+            explain,
+            op("explain", "What would be said to an exec; nothing is started.")
+                .takes::<ExecRequest>()
+                .answers::<ExplainAnswer>(200, "That.")
+                .fails(&[400, 403, 404]),
+        ),
+    ]
 }
 
 /// Gives every request an id and puts it on its answer.
-async fn number(mut request: Request, next: Next) -> Response {
+pub(super) async fn number(mut request: Request, next: Next) -> Response {
     // An exec id's digits are unique enough; the prefix tells the two apart.
     let id: Arc<str> = ExecId::generate().as_str().replacen("ex_", "rq_", 1).into();
     request.extensions_mut().insert(RequestId(id.clone()));
@@ -120,7 +103,7 @@ async fn number(mut request: Request, next: Next) -> Response {
 }
 
 /// Level 0: nobody gets past here without a principal.
-async fn identify(AxumState(state): AxumState<State>, mut request: Request, next: Next) -> Response {
+pub(super) async fn identify(AxumState(state): AxumState<State>, mut request: Request, next: Next) -> Response {
     let peer = request.extensions().get::<Peer>().copied();
     let id = request.extensions().get::<RequestId>().map(|id| id.0.clone()).unwrap_or_default();
     // A header that is not text is a token that can't be one.
@@ -166,6 +149,9 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
         let id = request.extensions().get::<RequestId>().map(|id| id.0.clone()).unwrap_or_default();
+        if !is_json(request.headers()) {
+            return Err(ApiError::not_json().of_request(&id).into_response());
+        }
         let bytes = Bytes::from_request(request, state).await.map_err(|rejection| {
             let error = match rejection.status() {
                 StatusCode::PAYLOAD_TOO_LARGE => ApiError::body_too_large(BODY_MAX),
@@ -174,6 +160,27 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
             error.of_request(&id).into_response()
         })?;
         parse(&bytes).map(Body).map_err(|error| error.of_request(&id).into_response())
+    }
+}
+
+/// Whether a body may be JSON by what its sender calls it: nothing, JSON, or what curl says of any `-d`.
+fn is_json(headers: &HeaderMap) -> bool {
+    let Some(kind) = headers.get(header::CONTENT_TYPE) else { return true };
+    let kind = kind.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    matches!(&*kind, "application/json" | "application/x-www-form-urlencoded")
+        || (kind.starts_with("application/") && kind.ends_with("+json"))
+}
+
+/// Ids in an address. One that is no text is as unknown as any other that nobody made.
+pub(super) struct Path<T>(pub(super) T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let id = parts.extensions.get::<RequestId>().map(|id| id.0.clone()).unwrap_or_default();
+        let read = AxumPath::from_request_parts(parts, state).await;
+        read.map(|AxumPath(read)| Self(read)).map_err(|_| ApiError::not_found().of_request(&id))
     }
 }
 
@@ -210,7 +217,7 @@ fn field_of(path: &str, problem: &str) -> String {
     }
 }
 
-async fn run_exec(
+pub(super) async fn run_exec(
     AxumState(state): AxumState<State>,
     Extension(call): Extension<Call>,
     Extension(RequestId(id)): Extension<RequestId>,
@@ -227,7 +234,7 @@ async fn run_exec(
 }
 
 /// What would be said to an exec; nothing is started. The no is the error that the exec itself would get.
-async fn explain(
+pub(super) async fn explain(
     AxumState(state): AxumState<State>,
     Extension(call): Extension<Call>,
     Extension(RequestId(id)): Extension<RequestId>,
@@ -247,7 +254,7 @@ async fn explain(
     }))
 }
 
-async fn cancel_exec(
+pub(super) async fn cancel_exec(
     AxumState(state): AxumState<State>,
     Extension(principal): Extension<Principal>,
     Extension(RequestId(id)): Extension<RequestId>,
@@ -259,7 +266,7 @@ async fn cancel_exec(
     Ok(StatusCode::ACCEPTED)
 }
 
-async fn health(AxumState(state): AxumState<State>) -> Json<HealthAnswer> {
+pub(super) async fn health(AxumState(state): AxumState<State>) -> Json<HealthAnswer> {
     let pipeline = &state.pipeline;
     let in_force = pipeline.in_force().await;
     let host = state.doctor.host();
@@ -281,13 +288,13 @@ async fn health(AxumState(state): AxumState<State>) -> Json<HealthAnswer> {
     })
 }
 
-async fn metrics(AxumState(state): AxumState<State>) -> ([(HeaderName, &'static str); 1], String) {
+pub(super) async fn metrics(AxumState(state): AxumState<State>) -> ([(HeaderName, &'static str); 1], String) {
     let in_force = state.pipeline.in_force().await;
     for of in pool(&state.warden, &in_force).await {
         let PoolAnswer { profile, idle, busy, target, hits, misses } = of;
         observe::pool(profile, [idle, busy, target].map(u64::from), hits, misses);
     }
-    let text = state.metrics.render(state.pipeline.running(), state.pipeline.queued());
+    let text = state.metrics.render(state.pipeline.running(), state.pipeline.queued(), state.pipeline.live_sessions());
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text)
 }
 
@@ -304,7 +311,7 @@ async fn pool(warden: &Warden, in_force: &InForce) -> Vec<PoolAnswer> {
     in_force.profiles.iter().zip(pools).map(answer).collect()
 }
 
-async fn doctor(AxumState(state): AxumState<State>) -> Response {
+pub(super) async fn doctor(AxumState(state): AxumState<State>) -> Response {
     let in_force = state.pipeline.in_force().await;
     Json(state.doctor.examine(&in_force, &state.journal).await).into_response()
 }
@@ -346,14 +353,14 @@ fn profile_answer(in_force: &InForce, place: usize) -> Option<ProfileAnswer> {
     })
 }
 
-async fn list_profiles(AxumState(state): AxumState<State>) -> Json<ProfilesAnswer> {
+pub(super) async fn list_profiles(AxumState(state): AxumState<State>) -> Json<ProfilesAnswer> {
     let in_force = state.pipeline.in_force().await;
     let places = 0..in_force.profiles.iter().len();
     let items = places.filter_map(|place| profile_answer(&in_force, place)).collect();
     Json(ProfilesAnswer { items, next_cursor: None })
 }
 
-async fn show_profile(
+pub(super) async fn show_profile(
     AxumState(state): AxumState<State>,
     Extension(RequestId(id)): Extension<RequestId>,
     Path(profile): Path<String>,

@@ -1,19 +1,106 @@
 //! `/v1/sandboxes`: a workspace and a profile that many execs share.
 
 use super::error::ApiError;
+use super::execs::an_exec;
 use super::execs::answer_of;
-use super::handlers::{Body, RequestId, State};
+use super::handlers::{Body, Path, RequestId, State};
+use super::openapi::{Param, op};
+use super::routes::{Route, delete, get, page, post};
 use super::wire::{
     CapabilitiesAnswer, CapabilityAnswer, ExecAnswer, KeepaliveRequest, NewSandboxRequest, SandboxAnswer,
     SandboxExecRequest, SandboxesAnswer,
 };
 use super::words::Words;
 use crate::model::{DEFAULT_PROFILE, ExecRequest, ExecSpec, Kind, Mode, Principal, SandboxId, Timestamp};
-use crate::pipeline::{Call, Failure, SandboxView, SandboxWish};
-use axum::extract::{Path, State as AxumState};
+use crate::pipeline::{Call, Failure, SandboxView, SandboxWish, SessionWish};
+use axum::extract::State as AxumState;
 use axum::http::StatusCode;
 use axum::{Extension, Json};
+use serde_json::json;
 use std::collections::BTreeMap;
+
+/// Its routes.
+pub(super) fn routes() -> Vec<Route> {
+    vec![
+        post(
+            "/v1/sandboxes",
+            create,
+            op("create_sandbox", "Make a workspace under a profile.")
+                .takes::<NewSandboxRequest>()
+                .keyed()
+                .answers::<SandboxAnswer>(201, "It is there.")
+                .makes("sandbox_id")
+                .fails(&[400, 403, 404, 409, 429, 507]),
+        ),
+        get(
+            "/v1/sandboxes",
+            list,
+            op("list_sandboxes", "The caller's sandboxes, newest first.")
+                .query([Param::text("label", "`name=value`; all must hold.")
+                    .like(json!({"type": "string", "pattern": "="}))
+                    .many()])
+                .query(page(1000, "sandbox_id"))
+                .answers::<SandboxesAnswer>(200, "A page of them.")
+                .fails(&[404]),
+        ),
+        get(
+            "/v1/sandboxes/{sandbox_id}",
+            show,
+            op("show_sandbox", "A sandbox as it stands.").answers::<SandboxAnswer>(200, "It."),
+        ),
+        delete(
+            "/v1/sandboxes/{sandbox_id}",
+            remove,
+            op("delete_sandbox", "End what runs in it and remove its workspace.")
+                .sends(204, "It is gone.", &[])
+                .fails(&[403, 409]),
+        ),
+        post(
+            "/v1/sandboxes/{sandbox_id}/keepalive",
+            keep,
+            op("keep_sandbox", "Move its end, never nearer.")
+                .takes::<KeepaliveRequest>()
+                .answers::<SandboxAnswer>(200, "It as it stands.")
+                .fails(&[403]),
+        ),
+        get(
+            "/v1/sandboxes/{sandbox_id}/capabilities",
+            capabilities,
+            op("list_capabilities", "Every known capability, and whether it can be used.")
+                .answers::<CapabilitiesAnswer>(200, "All of them."),
+        ),
+        post(
+            "/v1/sandboxes/{sandbox_id}/python/exec",
+            python,
+            an_exec(op("run_python", "Run Python code in a sandbox.").takes_part::<SandboxExecRequest>(
+                "PythonExecRequest",
+                &["command", "argv"],
+                &["code"],
+            )),
+        ),
+        post(
+            "/v1/sandboxes/{sandbox_id}/shell/exec",
+            shell,
+            an_exec(op("run_shell", "Run a command line in a sandbox.").takes_part::<SandboxExecRequest>(
+                "ShellExecRequest",
+                &["code", "argv"],
+                &["command"],
+            )),
+        ),
+        post(
+            "/v1/sandboxes/{sandbox_id}/process/exec",
+            process,
+            an_exec(
+                op("run_process", "Run a program in a sandbox, never through a shell.")
+                    .takes_part::<SandboxExecRequest>(
+                        "ProcessExecRequest",
+                        &["code", "session", "session_idle_s", "command", "args"],
+                        &["argv"],
+                    ),
+            ),
+        ),
+    ]
+}
 
 fn answer(SandboxView { row, expired }: SandboxView) -> SandboxAnswer {
     SandboxAnswer {
@@ -156,8 +243,9 @@ async fn run(
     Path(sandbox): Path<String>,
     Body(request): Body<SandboxExecRequest>,
 ) -> Result<Json<ExecAnswer>, ApiError> {
+    let session = session_of(kind, &request).map_err(|error| error.of_request(&id))?;
     let request = request_of(kind, request).map_err(|error| error.of_request(&id))?;
-    match state.pipeline.exec_in(&call, &SandboxId::from(sandbox), request).await {
+    match state.pipeline.exec_in(&call, &SandboxId::from(sandbox), request, session).await {
         Ok(finished) => Ok(Json(answer_of(finished))),
         Err(failure) => {
             let error = ApiError::from(failure).in_words_of(&words_of(kind)).of_request(&id);
@@ -178,12 +266,21 @@ fn words_of(kind: Kind) -> [(&'static str, &'static str); 4] {
     ]
 }
 
+/// The session that it asks for.
+fn session_of(kind: Kind, request: &SandboxExecRequest) -> Result<Option<SessionWish>, ApiError> {
+    match (&request.session, request.session_idle_s) {
+        (Some(_), _) if kind == Kind::Process => {
+            Err(ApiError::field("session", "a program has none; python/exec and shell/exec do"))
+        }
+        (Some(name), idle_s) => Ok(Some(SessionWish { name: name.clone(), idle_s })),
+        (None, Some(_)) => Err(ApiError::field("session_idle_s", "is for a session; name one")),
+        (None, None) => Ok(None),
+    }
+}
+
 /// The request for an exec, but for profile and project, which are the sandbox's.
 fn request_of(kind: Kind, request: SandboxExecRequest) -> Result<ExecRequest, ApiError> {
     let foreign = |field: &str| ApiError::field(field, "is not known here");
-    if request.session.is_some() {
-        return Err(ApiError::field("session", "this build keeps no state between execs; leave it out"));
-    }
     let missing = |field: &str, problem: &str| ApiError::field(field, format!("missing: {problem}"));
     let (code, command, args) = match kind {
         Kind::Python => {
@@ -245,7 +342,6 @@ mod tests {
         for (kind, json, field) in [
             (Kind::Python, serde_json::json!({}), "code"),
             (Kind::Python, serde_json::json!({"code": "1", "argv": []}), "argv"),
-            (Kind::Python, serde_json::json!({"code": "1", "session": "s"}), "session"),
             (Kind::Shell, serde_json::json!({"command": "1", "code": "1"}), "code"),
             (Kind::Process, serde_json::json!({"argv": []}), "argv"),
             (Kind::Process, serde_json::json!({"argv": ["a"], "args": ["b"]}), "args"),

@@ -2,17 +2,48 @@
 
 use super::access::now_ms;
 use super::error::ApiError;
-use super::handlers::{Body, RequestId, State};
+use super::handlers::{Body, Path, RequestId, State};
+use super::openapi::op;
+use super::routes::{Route, delete, get, post};
 use super::wire::{NewTokenRequest, TokenAnswer, TokensAnswer};
 use crate::ledger::{NewToken, TokenRow};
 use crate::model::{Principal, Role, TokenId};
 use crate::policy::Refusal;
-use axum::extract::{Path, State as AxumState};
+use axum::extract::State as AxumState;
 use axum::http::StatusCode;
 use axum::{Extension, Json};
 
 /// Longest name, tenant or subject: they stand in tables and logs.
 const WORD_MAX: usize = 128;
+
+/// Its routes.
+pub(super) fn routes() -> Vec<Route> {
+    vec![
+        post(
+            "/v1/tokens",
+            create,
+            op("create_token", "Make a token that stands in for a caller (admin).")
+                .takes::<NewTokenRequest>()
+                .answers::<TokenAnswer>(201, "It, and this once its secret.")
+                .makes("token_id")
+                .fails(&[403]),
+        ),
+        get(
+            "/v1/tokens",
+            list,
+            op("list_tokens", "All tokens (admin).")
+                .answers::<TokensAnswer>(200, "Without their secrets.")
+                .fails(&[403]),
+        ),
+        delete(
+            "/v1/tokens/{token_id}",
+            revoke,
+            op("revoke_token", "Take a token back (admin).")
+                .answers::<TokenAnswer>(200, "It as it stands.")
+                .fails(&[403]),
+        ),
+    ]
+}
 
 fn admin(principal: &Principal, request: &RequestId) -> Result<(), ApiError> {
     let refused = || ApiError::from(Refusal::RoleMissing { role: Role::Admin }).of_request(&request.0);

@@ -2,13 +2,15 @@
 
 mod files;
 mod sandboxes;
+mod sessions;
 
 pub use files::*;
 pub use sandboxes::*;
+pub use sessions::*;
 
 use crate::model::{
-    Amounts, Budget, CapabilitySet, Ending, Enforcement, ExecSpec, Layer, LimitHit, Limits, NetNamespace, Outcome,
-    Output, PolicyOverrides, Role, SeccompReport, Tcp, Timestamp, Usage,
+    Amounts, Budget, CallReport, CapabilitySet, Ending, Enforcement, ExecSpec, Layer, LimitHit, Limits, NetNamespace,
+    Outcome, Output, PolicyOverrides, Role, SeccompReport, Tcp, Timestamp, Usage,
 };
 use crate::terms::SecurityMode;
 use base64::Engine;
@@ -18,7 +20,7 @@ use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 
 /// Answer to an exec that ran, whatever its program did.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ExecAnswer {
     /// Its id.
     pub exec_id: String,
@@ -58,6 +60,9 @@ pub struct ExecAnswer {
     /// What its code looked like: a hint, `{"level", "findings", "parsed"}`.
     #[serde(default)]
     pub risk: serde_json::Value,
+    /// Of a call of a session: what its interpreter said, and how it stands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<Box<CallReport>>,
     /// Its records.
     #[serde(default)]
     pub evidence: Option<EvidencePair>,
@@ -76,7 +81,7 @@ pub struct ExecAnswer {
 }
 
 /// The records of one exec.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct EvidencePair {
     /// Written before its program's first instruction.
     pub begin: String,
@@ -119,6 +124,7 @@ impl ExecAnswer {
             limits_hit: outcome.limits_hit,
             enforcement: outcome.enforcement,
             risk: serde_json::Value::Null,
+            session: outcome.call,
             evidence: None,
             artifacts_dir: None,
             stdout_path: None,
@@ -129,14 +135,14 @@ impl ExecAnswer {
 }
 
 /// Every error has this shape.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ErrorAnswer {
     /// The error.
     pub error: ErrorBody,
 }
 
 /// What went wrong, for programs and for people.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ErrorBody {
     /// The precise reason in snake case.
     pub code: String,
@@ -153,7 +159,7 @@ pub struct ErrorBody {
 }
 
 /// State of one check.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CheckState {
     /// As it should be.
@@ -165,7 +171,7 @@ pub enum CheckState {
 }
 
 /// One thing that was looked at.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Check {
     /// Its name.
     pub name: String,
@@ -179,7 +185,7 @@ pub struct Check {
 }
 
 /// `GET /v1/doctor`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct DoctorAnswer {
     /// Whether no check failed.
     pub ok: bool,
@@ -188,7 +194,7 @@ pub struct DoctorAnswer {
 }
 
 /// `GET /v1/health`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct HealthAnswer {
     /// `ok` or `draining`.
     pub status: String,
@@ -224,7 +230,7 @@ pub struct HealthAnswer {
 }
 
 /// The waiting sandboxes of one profile.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct PoolAnswer {
     /// Whose.
     pub profile: String,
@@ -241,7 +247,7 @@ pub struct PoolAnswer {
 }
 
 /// `POST /v1/tokens`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewTokenRequest {
     /// What its owner calls it.
@@ -261,7 +267,7 @@ pub struct NewTokenRequest {
 }
 
 /// A token, without its secret but for the one answer that makes it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct TokenAnswer {
     /// Its id.
     pub token_id: String,
@@ -287,7 +293,7 @@ pub struct TokenAnswer {
 }
 
 /// `GET /v1/tokens`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct TokensAnswer {
     /// All of them, oldest first.
     pub items: Vec<TokenAnswer>,
@@ -296,7 +302,7 @@ pub struct TokensAnswer {
 }
 
 /// `POST /v1/grants`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewGrantRequest {
     /// The account that is charged; the issuer's own if left out.
@@ -328,7 +334,7 @@ pub struct NewGrantRequest {
 }
 
 /// `POST /v1/grants/{id}/revoke`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RevokeGrantRequest {
     /// Why; it goes into the evidence of what it ends.
@@ -336,7 +342,7 @@ pub struct RevokeGrantRequest {
 }
 
 /// A grant as it stands.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct GrantAnswer {
     /// Its id.
     pub grant_id: String,
@@ -373,7 +379,7 @@ pub struct GrantAnswer {
 }
 
 /// `GET /v1/grants`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct GrantsAnswer {
     /// Newest first.
     pub items: Vec<GrantAnswer>,
@@ -382,7 +388,7 @@ pub struct GrantsAnswer {
 }
 
 /// `POST /v1/confirmations/{id}/approve`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ApproveRequest {
     /// The digest of what the approver has seen; anything else is not approved.
@@ -390,7 +396,7 @@ pub struct ApproveRequest {
 }
 
 /// `POST /v1/confirmations/{id}/deny`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DenyRequest {
     /// Why; the caller reads it.
@@ -399,7 +405,7 @@ pub struct DenyRequest {
 }
 
 /// `POST /v1/confirmations/{id}/edit`: what is left out stays; the answer has the new digest.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EditRequest {
     /// Another program.
@@ -414,7 +420,7 @@ pub struct EditRequest {
 }
 
 /// `GET /v1/confirmations`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ConfirmationsAnswer {
     /// What waits, oldest first: `confirmation_id tenant subject profile reason digest argv cwd env_keys inputs
     /// stdin_bytes task_ref created_at expires_at`.
@@ -424,7 +430,7 @@ pub struct ConfirmationsAnswer {
 }
 
 /// `POST /v1/explain`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ExplainAnswer {
     /// Whether the exec would start.
     pub allowed: bool,
@@ -444,28 +450,39 @@ pub struct ExplainAnswer {
     pub alternatives: Vec<String>,
 }
 
+/// A record of the chain as it was written: its place, its hash, its id, and what its kind has beside them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct EvidenceRecord {
+    /// Its place in the chain.
+    pub seq: u64,
+}
+
 /// `GET /v1/evidence`: records as they stand in the chain, each with its hash.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct EvidencePage {
     /// Newest first.
+    #[schema(value_type = Vec<EvidenceRecord>)]
     pub items: Vec<Box<RawValue>>,
     /// Where the next page goes on; null: that was all. A page with one may be short.
     pub next_cursor: Option<String>,
 }
 
 /// `GET /v1/evidence/{id}`
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct EvidenceAnswer {
     /// The record.
+    #[schema(value_type = EvidenceRecord)]
     pub record: Box<RawValue>,
     /// The end of a begin, the begin of an end.
+    #[schema(value_type = Option<EvidenceRecord>)]
     pub counterpart: Option<Box<RawValue>>,
     /// What stood around the operation.
+    #[schema(value_type = Option<serde_json::Value>)]
     pub enforcement: Option<Box<RawValue>>,
 }
 
 /// `GET /v1/evidence/key`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct EvidenceKeyAnswer {
     /// `ed25519`.
     pub algorithm: String,
@@ -476,7 +493,7 @@ pub struct EvidenceKeyAnswer {
 }
 
 /// `GET /v1/profiles/{id}`: a profile as it is enforced.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ProfileAnswer {
     /// Its name.
     pub id: String,
@@ -513,7 +530,7 @@ pub struct ProfileAnswer {
 }
 
 /// `GET /v1/profiles`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ProfilesAnswer {
     /// All of them.
     pub items: Vec<ProfileAnswer>,

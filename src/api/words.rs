@@ -60,6 +60,20 @@ impl Words {
         }
     }
 
+    /// Whether all are known; `of` says of a name that is whether it may come many times.
+    pub(super) fn known(&self, of: impl Fn(&str) -> Option<bool>) -> Result<(), ApiError> {
+        for (place, (name, _)) in self.0.iter().enumerate() {
+            match of(name) {
+                None => return Err(ApiError::field(name, "is not known here")),
+                Some(false) if self.0[..place].iter().any(|(other, _)| other == name) => {
+                    return Err(ApiError::field(name, "is given more than once"));
+                }
+                Some(_) => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Nothing else may be there.
     pub(super) fn end(self) -> Result<(), ApiError> {
         match self.0.first() {

@@ -1,7 +1,7 @@
 //! The daemon. See the crate's documentation for what it does and `sandboxd::daemon` for the order of its start.
 
-use clap::Parser;
-use sandboxd::daemon::{Arguments, Config, LogFormat, check, run};
+use clap::{CommandFactory, Parser};
+use sandboxd::daemon::{Arguments, Config, LogFormat, check, lacking, run};
 use tracing_subscriber::EnvFilter;
 
 fn main() {
@@ -12,10 +12,26 @@ fn main() {
         LogFormat::Text => log.with_ansi(false).init(),
         LogFormat::Json => log.json().init(),
     }
-    let code = Config::from_arguments(&arguments)
-        .and_then(|config| if arguments.check { check(&config) } else { run(config) });
+    if let Some(directory) = &arguments.manual {
+        let written = sandboxd::manual::write(Arguments::command(), "8", directory);
+        std::process::exit(written.map_or_else(
+            |error| {
+                eprintln!("sandboxd: {}: {error}", directory.display());
+                1
+            },
+            |()| 0,
+        ));
+    }
+    let config = Config::from_arguments(&arguments).unwrap_or_else(|error| {
+        eprintln!("sandboxd: {error:#}");
+        std::process::exit(1)
+    });
+    let code = if arguments.check { check(&config) } else { run(config.clone()) };
     std::process::exit(code.unwrap_or_else(|error| {
         eprintln!("sandboxd: {error:#}");
+        for finding in lacking(&config) {
+            eprintln!("sandboxd: {}: {}; cure: {}", finding.name, finding.found, finding.cure.unwrap_or_default());
+        }
         1
     }));
 }

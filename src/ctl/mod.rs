@@ -16,7 +16,7 @@ pub mod output;
 
 pub use error::CtlError;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use client::Client;
 use commands::exec::Purpose;
 use output::Stream;
@@ -96,6 +96,12 @@ pub enum Verb {
     Confirm(commands::confirm::Confirm),
     /// Say what would be said to an exec, and what would allow it
     Explain(commands::explain::Explain),
+    /// Write man pages and completions below a directory
+    #[command(hide = true)]
+    Manual {
+        /// Where to
+        directory: PathBuf,
+    },
 }
 
 /// For whom the answer is.
@@ -163,6 +169,9 @@ pub async fn perform(verb: Verb, context: &Context) -> u8 {
         Verb::Grant(grant) => grant.perform(context).await,
         Verb::Confirm(confirm) => confirm.perform(context).await,
         Verb::Explain(explain) => explain.perform(context).await,
+        Verb::Manual { directory } => {
+            crate::manual::write(Cli::command(), "1", &directory).map(|()| 0).map_err(CtlError::Write)
+        }
     };
     done.unwrap_or_else(|error| {
         error.say(context);

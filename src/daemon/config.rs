@@ -1,8 +1,10 @@
 //! `sandboxd.toml` and the command line. Every key may be left out; unknown ones are refused with their line.
 
+use super::StoreRules;
 use crate::api::AccessRules;
 use crate::evidence::EvidenceSettings;
-use crate::pipeline::{RetentionSettings, SandboxSettings};
+use crate::pipeline::{RetentionSettings, SandboxSettings, SessionSettings};
+use crate::workspace::IMAGE_MIN_BYTES;
 use anyhow::{Context, bail};
 use clap::Parser;
 use serde::Deserialize;
@@ -30,9 +32,12 @@ pub struct Arguments {
     /// Shape of log lines on standard error
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
-    /// Check config, profiles and filters, then leave
+    /// Check config, profiles and filters, then what this host lacks and its cure, then leave
     #[arg(long)]
     pub check: bool,
+    /// Write man pages and completions below a directory, then leave
+    #[arg(long, value_name = "DIR", hide = true)]
+    pub manual: Option<PathBuf>,
 }
 
 /// Shape of log lines.
@@ -52,6 +57,8 @@ pub struct Config {
     pub run_dir: PathBuf,
     /// Workspaces.
     pub state_dir: PathBuf,
+    /// The package's `profiles/` and `seccomp/`.
+    pub shared_dir: PathBuf,
     /// The operator's profiles.
     pub profiles_dir: Option<PathBuf>,
     /// The operator's filters.
@@ -74,8 +81,12 @@ pub struct Config {
     pub evidence: EvidenceSettings,
     /// How long sandboxes live, and how many.
     pub sandboxes: SandboxSettings,
+    /// How long sessions lie idle, and how many.
+    pub sessions: SessionSettings,
     /// How long it is known what ran.
     pub retention: RetentionSettings,
+    /// Where workspaces lie.
+    pub store: StoreRules,
 }
 
 /// `[pool]`: how many sandboxes of each profile are built ahead. Each is used once.
@@ -99,6 +110,7 @@ impl Default for Config {
         Self {
             run_dir: PathBuf::from("/run/sandboxd"),
             state_dir: PathBuf::from("/var/lib/sandboxd"),
+            shared_dir: PathBuf::from("/usr/share/sandboxd"),
             profiles_dir: Some(PathBuf::from("/etc/sandboxd/profiles")),
             seccomp_dir: Some(PathBuf::from("/etc/sandboxd/seccomp")),
             service_user: "sandboxd".to_owned(),
@@ -110,7 +122,9 @@ impl Default for Config {
             access: AccessRules::default(),
             evidence: EvidenceSettings::default(),
             sandboxes: SandboxSettings::default(),
+            sessions: SessionSettings::default(),
             retention: RetentionSettings::default(),
+            store: StoreRules::default(),
         }
     }
 }
@@ -145,7 +159,9 @@ impl Config {
     }
 
     fn check(&self) -> anyhow::Result<()> {
-        for (key, directory) in [("run_dir", &self.run_dir), ("state_dir", &self.state_dir)] {
+        for (key, directory) in
+            [("run_dir", &self.run_dir), ("state_dir", &self.state_dir), ("shared_dir", &self.shared_dir)]
+        {
             if !directory.is_absolute() {
                 bail!("{key} is {}; it must be an absolute path", directory.display());
             }
@@ -169,12 +185,22 @@ impl Config {
         if max > 64 || min > max {
             bail!("pool.min is {min} and pool.max {max}; max must be at most 64, and min not above it");
         }
+        let SessionSettings { idle_s, max_per_sandbox, max_per_owner } = self.sessions;
+        if idle_s == 0 || max_per_sandbox == 0 || max_per_owner == 0 {
+            bail!("sessions.idle_s, max_per_sandbox and max_per_owner must be at least 1");
+        }
         let SandboxSettings { default_ttl_s, max_ttl_s, max_per_owner } = self.sandboxes;
         if !(1..=31_622_400).contains(&max_ttl_s) || !(1..=max_ttl_s).contains(&default_ttl_s) {
             bail!("sandboxes.default_ttl_s is {default_ttl_s}, max_ttl_s is {max_ttl_s}; 1 to 31622400, in this order");
         }
         if max_per_owner == 0 {
             bail!("sandboxes.max_per_owner is 0; it must be at least 1");
+        }
+        if self.store.image_bytes.is_some_and(|bytes| bytes < IMAGE_MIN_BYTES) {
+            bail!("store.image_bytes must be at least {IMAGE_MIN_BYTES}");
+        }
+        if !(1..=1000).contains(&self.store.max_snapshots) {
+            bail!("store.max_snapshots is {}; it must be 1 to 1000", self.store.max_snapshots);
         }
         if self.retention.exec_days == 0 || self.retention.execs_per_owner == 0 {
             bail!("retention.exec_days and retention.execs_per_owner must be at least 1");

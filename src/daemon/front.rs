@@ -1,30 +1,35 @@
 //! The front's life: from the moment it is nobody to the moment it has ended everything.
 
+use super::activation::Door;
 use super::manager::Manager;
 use super::rules::{Files, Rules};
 use super::{Config, Places};
-use crate::api::{Access, Doctor, State, router, serve};
+use crate::api::{Access, Doctor, Owed, State, router, serve};
+use crate::doctor::Finding;
 use crate::evidence::{Journal, Opened};
-use crate::executor::{Executor, HostReport, Warden};
+use crate::executor::{Btrfs, Executor, HostReport, Warden};
 use crate::ledger::Ledger;
 use crate::observe::Metrics;
 use crate::pipeline::{InForce, Pipeline, Settings};
-use crate::workspace::Store;
+use crate::workspace::{Store, Volumes};
 use anyhow::Context;
 use nix::fcntl::Flock;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
 /// How often a stopping daemon looks whether the last exec has ended.
 const DRAIN_LOOK: Duration = Duration::from_millis(10);
+
+/// How long a connection that was let in before the stop may take to ask, if the socket was handed over to us.
+const HANDED_OVER_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long the end may take beyond the time that running execs have.
 const END_SLACK: Duration = Duration::from_secs(10);
@@ -35,10 +40,13 @@ pub(super) struct Parts {
     pub files: Files,
     pub in_force: InForce,
     pub report: HostReport,
+    pub findings: Vec<Finding>,
     pub warden: OwnedFd,
     pub warden_pid: Pid,
-    pub listener: UnixListener,
+    pub door: Door,
     pub places: Places,
+    /// The directory of all projects.
+    pub projects: OwnedFd,
     /// Held for as long as the daemon lives.
     pub _lock: Flock<File>,
 }
@@ -55,14 +63,16 @@ pub(super) fn run(parts: Parts) -> anyhow::Result<i32> {
 }
 
 async fn serve_until_end(parts: Parts) -> anyhow::Result<i32> {
-    let Parts { config, files, in_force, report, warden, warden_pid, listener, places, _lock } = parts;
+    let Parts { config, files, in_force, report, findings, warden, warden_pid, door, places, projects, _lock } = parts;
     let warden = Warden::connect(warden).context("the socket to the warden")?;
-    let store = Arc::new(Store::open(&places.projects).context("the workspaces")?);
+    let volumes = (report.store.driver == "btrfs").then(|| Arc::new(Btrfs) as Arc<dyn Volumes>);
+    let store = Arc::new(Store::over(projects, volumes).context("the workspaces")?);
+    tracing::info!(driver = report.store.driver, place = report.store.place, "the store is open");
     let report = Arc::new(report);
     let executor = Executor::new(warden.clone(), store.clone(), report.clone());
     let ledger = Ledger::open(&places.state_dir).context("the ledger of tokens and grants")?;
     let (journal, set_aside) = open_journal(&places, &config)?;
-    let doctor = Arc::new(Doctor::new(report, set_aside));
+    let doctor = Arc::new(Doctor::new(report, findings, set_aside));
     for check in doctor.answer(&in_force).checks.iter().filter(|check| check.cure.is_some()) {
         tracing::warn!(check = check.name, found = check.found, cure = check.cure, "not all is as it should be");
     }
@@ -75,6 +85,7 @@ async fn serve_until_end(parts: Parts) -> anyhow::Result<i32> {
         queue_max: config.max_queued_execs,
         consent_seconds: config.consent_seconds,
         sandboxes: config.sandboxes,
+        sessions: config.sessions,
         retention: config.retention,
     };
     let pipeline = Pipeline::new(rules.clone(), executor, ledger.clone(), journal.clone(), store, settings);
@@ -91,14 +102,17 @@ async fn serve_until_end(parts: Parts) -> anyhow::Result<i32> {
         doctor,
         warden: warden.clone(),
     };
+    let Door { listener, handed_over } = door;
     let listener = tokio::net::UnixListener::from_std(listener).context("the socket")?;
     // Before the first caller can see us well: a signal must never find its default disposition.
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT")?;
     let mut hang_up = signal(SignalKind::hangup()).context("SIGHUP")?;
     let (stop, stopped) = watch::channel(false);
-    let server = tokio::spawn(serve(listener, router(state), stopped));
-    tracing::info!(socket = %places.socket.display(), "ready");
+    let patience = if handed_over { HANDED_OVER_PATIENCE } else { Duration::ZERO };
+    let owed = Owed::default();
+    let mut server = tokio::spawn(serve(listener, router(state), stopped, patience, owed.clone()));
+    tracing::info!(socket = %places.socket.display(), handed_over, "ready");
     let mut manager = Manager::new();
     manager.ready();
 
@@ -114,16 +128,27 @@ async fn serve_until_end(parts: Parts) -> anyhow::Result<i32> {
             }
         }
     };
-    // From here on nobody new gets in; whoever is in gets an answer.
-    pipeline.drain();
+    // From here on nobody new gets in; whoever is in gets an answer. Where the next daemon listens on the same socket
+    // that answer is what was asked for, not that we are going: what comes next waits for the next.
+    if !handed_over {
+        pipeline.drain();
+    }
     stop.send_replace(true);
     manager.stopping(Duration::from_secs(config.drain_seconds) + END_SLACK);
     let code = match end {
         End::Asked => {
             tracing::info!(running = pipeline.live(), "stopping");
+            let deadline = Instant::now() + Duration::from_secs(config.drain_seconds);
+            let draining = async {
+                if handed_over {
+                    see_out(&pipeline, &owed, &mut server, deadline).await;
+                    pipeline.drain();
+                }
+                drain(&pipeline, &warden, deadline).await;
+            };
             tokio::select! {
                 never = manager.beat() => match never {},
-                () = drain(&pipeline, &warden, config.drain_seconds) => {}
+                () = draining => {}
             }
             0
         }
@@ -136,13 +161,15 @@ async fn serve_until_end(parts: Parts) -> anyhow::Result<i32> {
         }
     };
     // The answers that are on their way have a second to get out.
-    let _ = tokio::time::timeout(Duration::from_secs(1), server).await;
+    if !server.is_finished() {
+        let _ = tokio::time::timeout(Duration::from_secs(1), server).await;
+    }
     drain_answers(&pipeline).await;
     reaper.abort(); // an end that is cut short is finished at the next start
     ledger.close().await;
     journal.close().await;
     reap_warden(warden_pid).await;
-    for file in [&places.socket, &places.pid_file] {
+    for file in [&places.socket, &places.pid_file].into_iter().skip(usize::from(handed_over)) {
         // The next start removes what is left.
         let _ = std::fs::remove_file(file);
     }
@@ -170,9 +197,22 @@ fn open_journal(places: &Places, config: &Config) -> anyhow::Result<(Journal, Op
     Ok((journal, set_aside))
 }
 
+/// Waits until everybody who was let in has an answer: nobody is owed one, nothing runs, and connections that were
+/// open at the stop have had their time to ask.
+async fn see_out(pipeline: &Pipeline, owed: &Owed, server: &mut JoinHandle<()>, deadline: Instant) {
+    let patient = Instant::now() + HANDED_OVER_PATIENCE;
+    loop {
+        let now = Instant::now();
+        let asked = server.is_finished() || now >= patient;
+        if now >= deadline || asked && owed.nobody() && pipeline.live() == 0 {
+            return;
+        }
+        sleep_until(now + DRAIN_LOOK).await;
+    }
+}
+
 /// Gives running execs their time, then has the warden end the rest.
-async fn drain(pipeline: &Pipeline, warden: &Warden, seconds: u64) {
-    let deadline = Instant::now() + Duration::from_secs(seconds);
+async fn drain(pipeline: &Pipeline, warden: &Warden, deadline: Instant) {
     while pipeline.live() > 0 && Instant::now() < deadline {
         sleep_until(Instant::now() + DRAIN_LOOK).await;
     }

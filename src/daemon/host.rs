@@ -1,5 +1,6 @@
 //! What start-up makes on the host: the service user, directories, the lock, the socket.
 
+use super::activation::{self, Door};
 use super::{Config, Places};
 use crate::isolation::idmap::BLOCKS;
 use anyhow::{Context, bail};
@@ -127,8 +128,12 @@ pub(super) fn claim_range_block() -> anyhow::Result<(u32, Flock<File>)> {
     bail!("all {BLOCKS} blocks of uid ranges are held by other daemons; stop some")
 }
 
-/// The listening socket. The lock is held, so one that is there belongs to a dead daemon.
-pub(super) fn listen(places: &Places) -> anyhow::Result<UnixListener> {
+/// The listening socket: the one that was handed over, or our own. The lock is held, so one that is there then belongs
+/// to a dead daemon.
+pub(super) fn listen(places: &Places) -> anyhow::Result<Door> {
+    if let Some(door) = activation::handed_over()? {
+        return Ok(door);
+    }
     if UnixStream::connect(&places.socket).is_ok() {
         bail!("something else listens on {}", places.socket.display());
     }
@@ -143,7 +148,7 @@ pub(super) fn listen(places: &Places) -> anyhow::Result<UnixListener> {
     // Everybody may connect; who may do anything is the access rules' word, which needs the peer's uid first.
     std::fs::set_permissions(&places.socket, Permissions::from_mode(0o666)).context("the socket's mode")?;
     listener.set_nonblocking(true).context("the socket")?;
-    Ok(listener)
+    Ok(Door { listener, handed_over: false })
 }
 
 /// For scripts: the front's pid.

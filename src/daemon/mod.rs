@@ -1,26 +1,31 @@
 //! The wiring, and the only place that sees all modules: from `sandboxd` on the command line to a serving daemon.
 //!
 //! ```text
-//! root, one thread   config → profiles → filters → kernel probe → service user → directories → lock → cgroups → socket
+//! root, one thread   config → profiles → filters → kernel probe → service user → directories → lock → store → cgroups → socket (or the one handed over)
 //!                    fork ─────────────────────────────────────────────▶ warden (stays root, never has a thread)
 //!                    wait for its Ready
 //! front              drop to the service user, no capability, no_new_privs, Landlock
 //!                    only now: tokio, HTTP
 //! end                SIGTERM → no new execs → running ones get a moment → warden: Shutdown → exit
+//!                    with a socket that was handed over: no new connections → whoever is in gets an answer → the same
 //! ```
 //!
 //! Every step that fails ends the start with one line that says what, where and how to mend it.
 #![forbid(unsafe_code)]
 
+mod activation;
 mod config;
 mod front;
 mod host;
 mod manager;
 mod privileges;
 mod rules;
+mod store;
 
 pub use config::{Arguments, Config, LogFormat};
+pub use store::{Driver, StoreRules};
 
+use crate::doctor::{self, Facts, Finding, State};
 use crate::executor::HostReport;
 use crate::isolation::cgroup::Tree;
 use crate::isolation::probe::Kernel;
@@ -46,12 +51,14 @@ pub fn run(config: Config) -> anyhow::Result<i32> {
     let files = files_of(&config);
     let reading = files.read()?;
     let kernel = Kernel::probe();
+    let findings = doctor::findings(&Facts::look(&config.state_dir));
     let service = host::ensure_service_user(&config.service_user)?;
     let places = host::make_directories(&config, service)?;
     let lock = host::lock(&places)?;
     let (range_block, block_lock) = host::claim_range_block()?;
+    let ground = store::lay(config.store, &places, service)?;
     let tree = Tree::make().context("the cgroup tree")?;
-    let listener = host::listen(&places)?;
+    let door = host::listen(&places)?;
     host::write_pid(&places)?;
 
     let (ours, theirs) = socket_pair().context("the socket to the warden")?;
@@ -62,6 +69,7 @@ pub fn run(config: Config) -> anyhow::Result<i32> {
         cgroup_degraded: tree.degraded().to_vec(),
         kernel: kernel.clone(),
         idmap_errno: 0,
+        store: ground.state,
     };
     let for_warden = files.clone();
     let setup = Setup {
@@ -72,7 +80,7 @@ pub fn run(config: Config) -> anyhow::Result<i32> {
         }),
         kernel,
         tree,
-        workspaces: places.projects.clone(),
+        workspaces: ground.workspaces,
         scratch: places.scratch.clone(),
         range_block,
         service: (service.uid.as_raw(), service.gid.as_raw()),
@@ -82,7 +90,7 @@ pub fn run(config: Config) -> anyhow::Result<i32> {
     let proof = SingleThreaded::prove()
         .map_err(|threads| anyhow::anyhow!("{threads} threads before the fork; there must be one"))?;
     let Some(warden_pid) = sys::fork_plain(&proof).context("could not fork the warden")? else {
-        drop((ours, listener));
+        drop((ours, door, ground.projects));
         // Not dropped: that would unlock it for both. The run directory is free when neither of us lives.
         std::mem::forget((lock, block_lock));
         host::name_process(c"sandboxd-warden");
@@ -99,7 +107,7 @@ pub fn run(config: Config) -> anyhow::Result<i32> {
         bail!("the profiles changed while the daemon started; start it again");
     }
 
-    privileges::give_up(service, &places, &files).context("could not give up root")?;
+    privileges::give_up(service, &places, &ground.projects, &files).context("could not give up root")?;
     host::name_process(c"sandboxd-front");
     rustix::io::ioctl_fionbio(&ours, true).context("the socket to the warden")?;
     front::run(front::Parts {
@@ -107,24 +115,43 @@ pub fn run(config: Config) -> anyhow::Result<i32> {
         files,
         in_force: reading.in_force(ready),
         report,
+        findings,
         warden: ours,
         warden_pid,
-        listener,
+        door,
         places,
+        projects: ground.projects,
         _lock: lock,
     })
 }
 
-/// Checks config, profiles and filters without starting anything.
+/// Checks config, profiles and filters without starting anything, and says what this host lacks.
 pub fn check(config: &Config) -> anyhow::Result<i32> {
     let reading = files_of(config).read()?;
     let ids = reading.profiles.ids();
     println!("config, {} profiles and their filters are good: {}", ids.len(), ids.join(", "));
+    for finding in doctor::findings(&Facts::look(&config.state_dir)) {
+        match &finding.cure {
+            None => println!("{}: {}", finding.name, finding.found),
+            Some(cure) => println!("{}: {}\n    cure: {cure}", finding.name, finding.found),
+        }
+    }
     Ok(0)
 }
 
+/// What this host lacks so badly that no daemon can work on it: said beside the error of a start that failed.
+#[must_use]
+pub fn lacking(config: &Config) -> Vec<Finding> {
+    let findings = doctor::findings(&Facts::look(&config.state_dir));
+    findings.into_iter().filter(|finding| finding.state == State::Failed).collect()
+}
+
 fn files_of(config: &Config) -> Files {
-    Files { profiles: config.profiles_dir.clone(), seccomp: config.seccomp_dir.clone() }
+    Files {
+        shared: config.shared_dir.clone(),
+        profiles: config.profiles_dir.clone(),
+        seccomp: config.seccomp_dir.clone(),
+    }
 }
 
 fn await_ready(socket: &OwnedFd) -> anyhow::Result<Ready> {

@@ -14,7 +14,7 @@ use anyhow::Context;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -23,9 +23,11 @@ use tokio::sync::Mutex;
 /// Readings until front and warden have read the same: a file may change between the two.
 const READINGS_MAX: usize = 3;
 
-/// Where the operator's files are.
+/// Where the package's files and the operator's are.
 #[derive(Debug, Clone)]
 pub(super) struct Files {
+    /// The package's: `profiles/` and `seccomp/` below it.
+    pub shared: PathBuf,
     pub profiles: Option<PathBuf>,
     pub seccomp: Option<PathBuf>,
 }
@@ -38,9 +40,11 @@ pub(super) struct Reading {
 }
 
 impl Files {
-    /// Reads and checks everything: shipped files and the operator's, which win.
+    /// Reads and checks everything: what the binary carries, the package's files and the operator's; later ones win.
     pub(super) fn read(&self) -> anyhow::Result<Reading> {
-        let profiles = Profiles::load(self.profiles.as_deref()).context("the profiles")?;
+        let shared = self.shared.join("profiles");
+        let directories = std::iter::once(shared.as_path()).chain(self.profiles.as_deref());
+        let profiles = Profiles::load_from(directories).context("the profiles")?;
         let mut compiled: BTreeMap<&str, Filter> = BTreeMap::new(); // most profiles share one
         let mut filters = Vec::new();
         for profile in profiles.iter() {
@@ -57,8 +61,11 @@ impl Files {
     }
 
     fn filter_text(&self, name: &str) -> Option<String> {
-        let overriding = self.seccomp.as_ref().map(|directory| directory.join(format!("{name}.toml")));
-        overriding.and_then(|path| std::fs::read_to_string(path).ok()).or_else(|| seccomp::shipped(name))
+        let shared = self.shared.join("seccomp");
+        let mut directories = self.seccomp.iter().chain([&shared]);
+        directories
+            .find_map(|directory| std::fs::read_to_string(directory.join(format!("{name}.toml"))).ok())
+            .or_else(|| seccomp::shipped(name))
     }
 
     fn filter_of(&self, profile: &Profile) -> anyhow::Result<Filter> {
@@ -71,8 +78,9 @@ impl Files {
     }
 
     /// Directories to watch and to be allowed to read.
-    pub(super) fn directories(&self) -> impl Iterator<Item = &Path> {
-        [&self.profiles, &self.seccomp].into_iter().flatten().map(PathBuf::as_path)
+    pub(super) fn directories(&self) -> impl Iterator<Item = PathBuf> {
+        let shared = ["profiles", "seccomp"].map(|name| Some(self.shared.join(name)));
+        shared.into_iter().chain([self.profiles.clone(), self.seccomp.clone()]).flatten()
     }
 }
 
@@ -204,7 +212,55 @@ fn watch(files: &Files) -> nix::Result<Inotify> {
         | AddWatchFlags::IN_DELETE
         | AddWatchFlags::IN_ATTRIB;
     for directory in files.directories().filter(|directory| directory.is_dir()) {
-        watch.add_watch(directory, changes)?;
+        watch.add_watch(&directory, changes)?;
     }
     Ok(watch)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn profile(pids: u32) -> String {
+        format!("id = \"mine\"\ndescription = \"d\"\nextends = \"python-default\"\n[limits]\npids = {pids}\n")
+    }
+
+    #[test]
+    fn an_operators_file_hides_the_packages_of_the_same_name() {
+        let root = tempfile::tempdir().expect("a directory");
+        let (shared, etc) = (root.path().join("share"), root.path().join("etc"));
+        let files = Files { shared: shared.clone(), profiles: Some(etc.clone()), seccomp: Some(etc.join("seccomp")) };
+        let pids = || {
+            let reading = files.read().expect("good files");
+            reading.profiles.find("mine").map(|(_, mine)| mine.limits.get(crate::model::Limit::Pids))
+        };
+        assert_eq!(pids(), None, "directories that are not there are empty");
+        for directory in [&shared.join("profiles"), &etc] {
+            std::fs::create_dir_all(directory).expect("a directory");
+        }
+        std::fs::write(shared.join("profiles/mine.toml"), profile(5)).expect("a file");
+        assert_eq!(pids(), Some(5), "the package's");
+        std::fs::write(etc.join("other.toml"), profile(6)).expect("a file");
+        assert_eq!(pids(), Some(6), "the same id under another name: the operator's");
+        std::fs::remove_file(etc.join("other.toml")).expect("it is there");
+        // Hidden, whatever is in it: the package's file is not even read.
+        std::fs::write(shared.join("profiles/mine.toml"), "no profile at all").expect("a file");
+        assert!(files.read().is_err());
+        std::fs::write(etc.join("mine.toml"), profile(7)).expect("a file");
+        assert_eq!(pids(), Some(7));
+    }
+
+    #[test]
+    fn a_filter_is_the_operators_then_the_packages_then_the_binarys() {
+        let root = tempfile::tempdir().expect("a directory");
+        let (shared, etc) = (root.path().join("share"), root.path().join("etc"));
+        let files = Files { shared: shared.clone(), profiles: None, seccomp: Some(etc.clone()) };
+        assert_eq!(files.filter_text("default"), seccomp::shipped("default"));
+        for (directory, text) in [(shared.join("seccomp"), "the package's"), (etc, "the operator's")] {
+            std::fs::create_dir_all(&directory).expect("a directory");
+            std::fs::write(directory.join("default.toml"), text).expect("a file");
+            assert_eq!(files.filter_text("default").as_deref(), Some(text));
+        }
+        assert_eq!(files.filter_text("none"), None);
+    }
 }

@@ -28,7 +28,7 @@ pub(super) fn link(head: &Digest, line: &Digest) -> Digest {
 }
 
 /// What is wrong with a record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {
     /// There is another in its place.
@@ -74,7 +74,7 @@ impl fmt::Display for Fault {
 }
 
 /// The first bad record.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Bad {
     /// Its place.
     pub seq: u64,
@@ -100,7 +100,7 @@ impl fmt::Display for Bad {
 }
 
 /// What a walk saw, up to the first bad record or the end.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Verdict {
     /// Whether all of it is what was written.
     pub ok: bool,
@@ -113,6 +113,7 @@ pub struct Verdict {
     /// Place of the last good one.
     pub last_seq: u64,
     /// The head there: keep it, and `--expect-head` tells later whether the end was cut off.
+    #[schema(value_type = String)]
     pub head: Digest,
     /// Signatures that held.
     pub checkpoints: u64,

@@ -36,6 +36,7 @@ fn enforcement(note: &str) -> Enforcement {
         cgroup: CgroupReport { mode: CgroupMode::V2, controllers: vec!["memory".to_owned()] },
         privileges: Hold::Full,
         workspace: "tmpfs".to_owned(),
+        store: None,
         degraded: vec![note.to_owned()],
     }
 }

@@ -1,7 +1,9 @@
 //! The front's side of the warden's socket: many runs over one SEQPACKET socket, answers told apart by number.
 
 use crate::isolation::warden::protocol::{Cause, Counted, PoolGauges, Refused, Reply, Request, Run, RunNumber};
+use crate::isolation::warden::store::{Bound, Part};
 use crate::isolation::warden::{Ready, wire};
+use crate::model::ProjectId;
 use nix::errno::Errno;
 use std::collections::HashMap;
 use std::io;
@@ -27,6 +29,8 @@ type Ended = oneshot::Sender<(Cause, Counted)>;
 struct Waiting {
     accepted: Option<Accepted>,
     ended: Ended,
+    /// Who waits for a session's figures, if somebody does.
+    rested: Option<oneshot::Sender<Counted>>,
 }
 
 struct Shared {
@@ -37,6 +41,8 @@ struct Shared {
     reloading: Mutex<Option<oneshot::Sender<Option<Ready>>>>,
     /// Who waits for the pool's figures.
     asking: Mutex<Vec<oneshot::Sender<Vec<PoolGauges>>>>,
+    /// Who waits for a limit.
+    bounding: Mutex<HashMap<RunNumber, oneshot::Sender<i32>>>,
     next: AtomicU64,
     gone: watch::Sender<bool>,
 }
@@ -55,7 +61,7 @@ pub(super) struct Accept {
 /// Ends a run when it is dropped. Killing one that has ended is harmless: numbers are never used again.
 pub(super) struct KillOnDrop {
     shared: Arc<Shared>,
-    number: RunNumber,
+    pub(super) number: RunNumber,
 }
 
 impl KillOnDrop {
@@ -84,6 +90,10 @@ impl Shared {
         self.waiting.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
+    fn bounding(&self) -> MutexGuard<'_, HashMap<RunNumber, oneshot::Sender<i32>>> {
+        self.bounding.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
     fn asking(&self) -> MutexGuard<'_, Vec<oneshot::Sender<Vec<PoolGauges>>>> {
         self.asking.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
@@ -98,6 +108,7 @@ impl Warden {
             waiting: Mutex::default(),
             reloading: Mutex::default(),
             asking: Mutex::default(),
+            bounding: Mutex::default(),
             next: AtomicU64::new(1),
             gone: watch::Sender::new(false),
         });
@@ -134,7 +145,7 @@ impl Warden {
         let number = run.number;
         let (accepted, was_accepted) = oneshot::channel();
         let (ended, was_ended) = oneshot::channel();
-        self.0.waiting().insert(number, Waiting { accepted: Some(accepted), ended });
+        self.0.waiting().insert(number, Waiting { accepted: Some(accepted), ended, rested: None });
         // From here on a caller that goes away ends the run, even one that the warden is only about to accept.
         let kill = KillOnDrop { shared: self.0.clone(), number };
         let sent = self.send(&Request::Run(Box::new(run)).encode(), &stdio).await;
@@ -148,6 +159,22 @@ impl Warden {
             Ok(Err(refused)) => Ok(Err(refused)),
             Ok(Ok(status)) => Ok(Ok(Accept { status, ended: was_ended, kill })),
         }
+    }
+
+    /// Starts the clocks of a session's call.
+    pub(super) async fn call(&self, number: RunNumber, wall_ms: u64, cpu_ms: u64) -> Result<(), WardenGone> {
+        self.send(&Request::Call { number, wall_ms, cpu_ms }.encode(), &[]).await
+    }
+
+    /// Stops the clocks of a session; what it used since it rested last. None: it has ended.
+    pub(super) async fn rest(&self, number: RunNumber) -> Result<Option<Counted>, WardenGone> {
+        let (rested, has_rested) = oneshot::channel();
+        match self.0.waiting().get_mut(&number) {
+            Some(run) => run.rested = Some(rested),
+            None => return Ok(None),
+        }
+        self.send(&Request::Rest(number).encode(), &[]).await?;
+        Ok(has_rested.await.ok())
     }
 
     /// Has the warden read the profiles again. None: it could not, and the last good ones stay.
@@ -169,6 +196,27 @@ impl Warden {
         }
         self.send(&Request::Stats.encode(), &[]).await?;
         answered.await.map_err(|_| WardenGone)
+    }
+
+    /// Limits what a part of a project may hold. The errno of a limit that can't be had.
+    pub(super) async fn bound(
+        &self,
+        project: ProjectId,
+        part: Part,
+        bytes: u64,
+    ) -> Result<Result<(), Errno>, WardenGone> {
+        let number = self.number();
+        let (answer, answered) = oneshot::channel();
+        self.0.bounding().insert(number, answer);
+        if *self.0.gone.borrow() {
+            self.0.bounding().clear();
+            return Err(WardenGone);
+        }
+        self.send(&Request::Bound(Bound { number, project, part, bytes }).encode(), &[]).await?;
+        match answered.await.map_err(|_| WardenGone)? {
+            0 => Ok(Ok(())),
+            errno => Ok(Err(Errno::from_raw(errno))),
+        }
     }
 
     /// Asks the warden to end everything and leave.
@@ -198,6 +246,7 @@ async fn listen(shared: Arc<Shared>) {
     shared.gone.send_replace(true);
     shared.waiting().clear(); // every waiter's channel closes
     shared.asking().clear();
+    shared.bounding().clear();
     drop(shared.reloading.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take());
 }
 
@@ -227,6 +276,16 @@ impl Shared {
                 // One answer is as good for all who asked before it came.
                 for asking in self.asking().drain(..) {
                     let _ = asking.send(pools.clone()); // a caller that went away does not want it
+                }
+            }
+            Reply::Bounded(number, errno) => {
+                if let Some(bounding) = self.bounding().remove(&number) {
+                    let _ = bounding.send(errno); // a caller that went away does not want it
+                }
+            }
+            Reply::Rested(number, counted) => {
+                if let Some(rested) = waiting.get_mut(&number).and_then(|run| run.rested.take()) {
+                    let _ = rested.send(counted); // a caller that went away does not want it
                 }
             }
             Reply::Ended(number, cause, counted) => {

@@ -11,10 +11,15 @@ mod client;
 mod outcome;
 mod process;
 mod pump;
+mod session;
 mod stop;
+mod volumes;
 
 pub use crate::isolation::warden::ProfileState;
 pub use crate::isolation::warden::protocol::PoolGauges;
+pub use crate::isolation::warden::store::Part;
 pub use client::{Warden, WardenGone};
-pub use process::{Executor, HostReport, RunError, Under};
+pub use process::{Executor, HostReport, RunError, StoreState, Under};
+pub use session::{Control, Interpreter, SessionCall};
 pub use stop::{Stop, StopCause};
+pub use volumes::Btrfs;

@@ -7,10 +7,12 @@ use crate::evidence::{EvidenceError, OpenRecord};
 use crate::isolation::fault::{Fault, Step};
 use crate::isolation::landlock;
 use crate::isolation::probe::Kernel;
-use crate::isolation::warden::protocol::{Cause, Counted, GO, Refused, Run, STATUS_LEN, Status, Workspace};
+use crate::isolation::warden::protocol::{Cause, Counted, GO, Life, Refused, Run, STATUS_LEN, Status, Workspace};
+use crate::isolation::warden::store::Part;
 use crate::isolation::warden::words::{Words, WordsError};
 use crate::model::{
-    CgroupMode, CgroupReport, Enforcement, ExecId, Hold, Layer, Limit, NetNamespace, Outcome, SeccompReport, Usage,
+    CgroupMode, CgroupReport, Enforcement, ExecId, Hold, Layer, Limit, NetNamespace, Outcome, ProjectId, SeccompReport,
+    StoreReport, Usage,
 };
 use crate::observe;
 use crate::policy::Permit;
@@ -37,6 +39,19 @@ pub struct HostReport {
     pub cgroup_degraded: Vec<String>,
     /// Errno of the trial id-mapped mount; 0 if it worked.
     pub idmap_errno: i32,
+    /// Where workspaces lie.
+    pub store: StoreState,
+}
+
+/// The store, as start-up found or made it.
+#[derive(Debug, Clone)]
+pub struct StoreState {
+    /// `btrfs` or `directory`.
+    pub driver: &'static str,
+    /// Where it is.
+    pub place: String,
+    /// Why it is not one with limits, if it is not.
+    pub lacking: Option<String>,
 }
 
 /// What a run needs to know of the set of profiles it was judged under.
@@ -84,6 +99,7 @@ pub enum RunError {
 struct Prepared {
     accept: Accept,
     laid: Laid,
+    bounded: bool,
     stdin: Option<pipe::Sender>,
     stdout: pipe::Receiver,
     stderr: pipe::Receiver,
@@ -92,9 +108,15 @@ struct Prepared {
 /// Runs permitted programs.
 #[derive(Clone)]
 pub struct Executor {
-    warden: Warden,
+    pub(super) warden: Warden,
     store: Arc<Store>,
     host: Arc<HostReport>,
+}
+
+/// What the program is, for the warden.
+pub(super) fn words<A: AsRef<str>>(permit: &Permit, argv: impl IntoIterator<Item = A>) -> Result<Words, WordsError> {
+    let env = permit.env().iter().map(|(name, value)| format!("{name}={value}"));
+    Words::new(permit.command(), permit.cwd(), argv, env)
 }
 
 impl Executor {
@@ -136,18 +158,32 @@ impl Executor {
 
     /// Puts a sandbox up, to the point where its program waits for our word.
     async fn prepare(&self, exec: &ExecId, permit: &Permit, under: &Under) -> Result<Prepared, RunError> {
-        let env = permit.env().iter().map(|(name, value)| format!("{name}={value}"));
-        let words = Words::new(permit.command(), permit.cwd(), permit.argv(), env)?;
-        let laid = self.lay(exec, permit).await?;
-        let workspace = match (&laid, permit.project()) {
-            (Laid::Project, Some(project)) => Workspace::Project(project.clone()),
-            (Laid::ThrowAway { inputs }, _) => Workspace::ThrowAway { inputs: inputs.is_some() },
-            (Laid::Project, None) => unreachable!("a project is laid only where one was named"),
-        };
-
+        let words = words(permit, permit.argv())?;
         let (stdout, stdout_inside) = pump::output_pipe().map_err(RunError::Pipes)?;
         let (stderr, stderr_inside) = pump::output_pipe().map_err(RunError::Pipes)?;
         let (stdin, stdin_inside) = pump::input_pipe(permit.stdin()).map_err(RunError::Pipes)?;
+        let inside = vec![stdin_inside, stdout_inside, stderr_inside];
+        let (accept, laid) = self.ask(exec, permit, under, Life::Once, words, inside).await?;
+        let bounded = matches!(laid, Laid::Project { bounded: true });
+        Ok(Prepared { accept, laid, bounded, stdin, stdout, stderr })
+    }
+
+    /// Lays the files down and asks the warden for a run; `inside` are the program's ends of its pipes.
+    pub(super) async fn ask(
+        &self,
+        exec: &ExecId,
+        permit: &Permit,
+        under: &Under,
+        life: Life,
+        words: Words,
+        inside: Vec<OwnedFd>,
+    ) -> Result<(Accept, Laid), RunError> {
+        let laid = self.lay(exec, permit).await?;
+        let workspace = match (&laid, permit.project()) {
+            (Laid::Project { .. }, Some(project)) => Workspace::Project(project.clone()),
+            (Laid::ThrowAway { inputs }, _) => Workspace::ThrowAway { inputs: inputs.is_some() },
+            (Laid::Project { .. }, None) => unreachable!("a project is laid only where one was named"),
+        };
         let run = Run {
             number: self.warden.number(),
             profile: permit.profile_index(),
@@ -155,14 +191,15 @@ impl Executor {
             exec: exec.clone(),
             limits: *permit.limits(),
             workspace,
+            life,
             words,
         };
-        let accepted = self.warden.run(run, vec![stdin_inside, stdout_inside, stderr_inside]).await?;
+        let accepted = self.warden.run(run, inside).await?;
         let accept = accepted.map_err(|refused| match refused {
             Refused::Profile => RunError::Overtaken,
             refused => RunError::Refused(refused),
         })?;
-        Ok(Prepared { accept, laid, stdin, stdout, stderr })
+        Ok((accept, laid))
     }
 
     /// Lets the program start, now that there is a record of it, and sees it to its end.
@@ -174,7 +211,7 @@ impl Executor {
         under: &Under,
         stop: &Stop,
     ) -> Result<Outcome, RunError> {
-        let Prepared { accept: Accept { status, mut ended, kill }, laid, stdin, stdout, stderr } = prepared;
+        let Prepared { accept: Accept { status, mut ended, kill }, laid, bounded, stdin, stdout, stderr } = prepared;
         let status = StatusSocket::new(status).map_err(RunError::Pipes)?;
         status.go();
         let started = Instant::now();
@@ -206,7 +243,8 @@ impl Executor {
         let usage = usage(wall.as_millis(), &counted, bytes_in, stdout.total + stderr.total);
         Ok(Outcome {
             limits_hit: outcome::limits_hit(end.ending, permit, stop.cause(), &counted, &stdout, &stderr),
-            enforcement: self.enforcement(permit, under),
+            enforcement: self.enforcement(permit, under, bounded),
+            call: None,
             ending: end.ending,
             exit_code: end.exit_code,
             signal: end.signal,
@@ -217,8 +255,17 @@ impl Executor {
         })
     }
 
+    /// Limits what a project's areas may hold; one whose areas are plain directories has no limit.
+    pub async fn bound(&self, project: &ProjectId, part: Part, bytes: u64) -> Result<(), RunError> {
+        match self.warden.bound(project.clone(), part, bytes).await? {
+            Ok(()) => Ok(()),
+            Err(Errno::ENOENT) if part == Part::Live => Ok(()),
+            Err(errno) => Err(RunError::Refused(Refused::Workspace(errno as i32))),
+        }
+    }
+
     /// Lays the files down, off the async threads when there is something to write.
-    async fn lay(&self, exec: &ExecId, permit: &Permit) -> Result<Laid, WorkspaceError> {
+    pub(super) async fn lay(&self, exec: &ExecId, permit: &Permit) -> Result<Laid, WorkspaceError> {
         if permit.project().is_none() && permit.inputs().is_empty() {
             let nothing = std::iter::empty::<(&str, &[u8])>();
             return self.store.lay(exec, permit.owner(), None, permit.cwd(), nothing);
@@ -232,7 +279,7 @@ impl Executor {
     }
 
     /// What stood around a run of this permit. Every layer fails closed, so what was planned is what held.
-    fn enforcement(&self, permit: &Permit, under: &Under) -> Enforcement {
+    pub(super) fn enforcement(&self, permit: &Permit, under: &Under, bounded: bool) -> Enforcement {
         let host = &self.host;
         let mut degraded = host.cgroup_degraded.clone();
         let report = landlock::report(host.kernel.landlock_abi);
@@ -240,12 +287,14 @@ impl Executor {
             let missing = landlock::missing(host.kernel.landlock_abi).join(", ");
             degraded.push(format!("landlock ABI {} lacks {missing}", report.abi));
         }
-        let workspace = if permit.project().is_some() {
-            degraded.push("workspace: a plain directory has no limit in bytes and inodes".to_owned());
-            "directory"
-        } else {
-            "tmpfs"
-        };
+        let store = store_report(permit, bounded);
+        match store.driver.as_str() {
+            "directory" => {
+                degraded.push("workspace: a plain directory has no limit in bytes and inodes".to_owned());
+            }
+            "btrfs" => degraded.push("workspace: btrfs limits the bytes that files take, not their number".to_owned()),
+            _ => {}
+        }
         let mut names = vec!["user", "mount", "pid", "ipc", "uts", "cgroup"];
         match under.net {
             NetNamespace::Fresh => names.push("net"),
@@ -260,14 +309,27 @@ impl Executor {
                 controllers: host.cgroup_layers.iter().map(|layer| layer.name().to_owned()).collect(),
             },
             privileges: Hold::Full,
-            workspace: workspace.to_owned(),
+            workspace: store.driver.clone(),
+            store: Some(store),
             degraded,
         }
     }
 }
 
+/// What the work area of a permit lies on.
+fn store_report(permit: &Permit, bounded: bool) -> StoreReport {
+    let limits = permit.limits();
+    let (bytes, inodes) = (limits.get(Limit::WorkBytes), limits.get(Limit::WorkInodes));
+    let report = |driver: &str, inodes, enforced| StoreReport { driver: driver.to_owned(), bytes, inodes, enforced };
+    match (permit.project(), bounded) {
+        (None, _) => report("tmpfs", Some(inodes), true),
+        (Some(_), true) => report("btrfs", None, true),
+        (Some(_), false) => report("directory", Some(inodes), false),
+    }
+}
+
 /// A fault before the program is the host's or the request's; only execve's own is the program's.
-fn refuse_fault(fault: Fault) -> Result<(), RunError> {
+pub(super) fn refuse_fault(fault: Fault) -> Result<(), RunError> {
     match (fault.step, Errno::from_raw(fault.errno)) {
         (Step::Exec, _) => Ok(()),
         (Step::EnterCwd, Errno::ENOENT | Errno::ENOTDIR) => Err(WorkspaceError::Missing("exec.cwd").into()),
@@ -278,7 +340,7 @@ fn refuse_fault(fault: Fault) -> Result<(), RunError> {
     }
 }
 
-fn usage(wall_ms: u128, counted: &Counted, bytes_in: u64, bytes_out: u64) -> Usage {
+pub(super) fn usage(wall_ms: u128, counted: &Counted, bytes_in: u64, bytes_out: u64) -> Usage {
     Usage {
         wall_ms: u64::try_from(wall_ms).unwrap_or(u64::MAX),
         cpu_ms: counted.cpu_us.div_ceil(1000),
@@ -290,22 +352,22 @@ fn usage(wall_ms: u128, counted: &Counted, bytes_in: u64, bytes_out: u64) -> Usa
 }
 
 /// The socket on which init reports.
-struct StatusSocket(UnixDatagram);
+pub(super) struct StatusSocket(UnixDatagram);
 
 impl StatusSocket {
-    fn new(socket: OwnedFd) -> io::Result<Self> {
+    pub(super) fn new(socket: OwnedFd) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&socket, true)?;
         Ok(Self(UnixDatagram::from_std(std::os::unix::net::UnixDatagram::from(socket))?))
     }
 
     /// Lets the program start.
-    fn go(&self) {
+    pub(super) fn go(&self) {
         // A sandbox that is dead already does not hear it; its end is reported anyway.
         let _ = rustix::net::send(&self.0, &[GO], rustix::net::SendFlags::NOSIGNAL);
     }
 
     /// What init said last. A fault is the last word even if an exit follows it; after an exit nothing comes.
-    async fn last_word(&self) -> Option<Status> {
+    pub(super) async fn last_word(&self) -> Option<Status> {
         let mut last = None;
         let mut record = [0; STATUS_LEN];
         loop {

@@ -31,6 +31,12 @@ pub(super) fn input_pipe(bytes: &[u8]) -> io::Result<(Option<pipe::Sender>, Owne
     Ok((ours, theirs))
 }
 
+/// An input pipe that stays open: where we write, and the program's end.
+pub(super) fn kept_input_pipe() -> io::Result<(pipe::Sender, OwnedFd)> {
+    let (theirs, ours) = pipe_pair()?;
+    Ok((pipe::Sender::from_owned_fd(ours)?, theirs))
+}
+
 /// Keeps the first `cap` bytes and counts all, until nobody holds the other end.
 pub(super) async fn drain(mut from: pipe::Receiver, cap: u64, budget: &ByteBudget<'_>) -> Output {
     let cap = usize::try_from(cap).unwrap_or(usize::MAX);

@@ -44,8 +44,12 @@ impl<'a> Attach<'a> {
         if targets.len() != mounts.len() {
             return Err(Errno::EBADMSG);
         }
-        // A project's own directories lie over two of them; that those below stay as they were is no matter.
-        let narrower = |area: Area| area.narrowed(profile, &run.limits).map(|options| (area, options));
+        // A project lies over these two: the warden has limited it, and there is no tmpfs to narrow.
+        let covered = |area| matches!((&run.workspace, area), (Workspace::Project(_), Area::Work | Area::Artifacts));
+        let narrower = |area: Area| {
+            let options = if covered(area) { None } else { area.narrowed(profile, &run.limits) };
+            options.map(|options| (area, options))
+        };
         Ok(Self { mounts, targets, narrow: Area::ALL.into_iter().filter_map(narrower).collect() })
     }
 

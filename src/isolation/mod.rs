@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! plan ──▶ (warden) prepare ──▶ spawn ──▶ child        one file per kernel facility beside them:
-//!  what a profile's      trees,    clone3     init +    attach, cgroup, etc, idmap, landlock, netns, rlimits, rootfs, seccomp
-//!  sandbox looks like    filters              program   sys/ holds all of the crate's `unsafe`
+//!  what a profile's      trees,    clone3     init +    attach, cgroup, etc, idmap, landlock, netns, rlimits, rootfs,
+//!  sandbox looks like    filters              program   seccomp, store; sys/ holds all of the crate's `unsafe`
 //! ```
 //!
 //! It knows nothing of policy, HTTP or evidence: it is told what to build and reports what happened.
@@ -22,5 +22,6 @@ pub mod rlimits;
 pub mod rootfs;
 pub mod seccomp;
 pub mod spawn;
+pub mod store;
 pub mod sys;
 pub mod warden;

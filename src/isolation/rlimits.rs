@@ -1,9 +1,10 @@
 //! Resource limits of one process: a second wall beside the group's limits, and the only one for some.
 #![forbid(unsafe_code)]
 
+use super::warden::protocol::Life;
 use crate::model::{Limit, Limits};
 use nix::errno::Errno;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
 
 /// Memory that may be locked: enough for a key store, too little to pin a host down.
 const MEMLOCK_BYTES: u64 = 8 << 20;
@@ -23,10 +24,11 @@ pub struct Rlimit {
 }
 
 impl Rlimit {
-    /// Whether it is for after the descriptors are laid out: below a small limit there is no room to lift them.
+    /// Whether it waits for the run: below a small limit there is no room to lift descriptors, and a session has no
+    /// processor time of its own, which a limit that was set could not be raised to.
     #[must_use]
     pub fn comes_late(self) -> bool {
-        self.resource == Resource::RLIMIT_NOFILE
+        matches!(self.resource, Resource::RLIMIT_NOFILE | Resource::RLIMIT_CPU)
     }
 
     /// Sets it. An amount above what the daemon itself was given becomes that: raising needs CAP_SYS_RESOURCE,
@@ -40,9 +42,13 @@ impl Rlimit {
 
 /// All resource limits of a run.
 #[must_use]
-pub fn of(limits: &Limits) -> [Rlimit; 11] {
+pub fn of(limits: &Limits, life: Life) -> [Rlimit; 11] {
     // One more second than the group's processor time: the warden's clock should speak first.
-    let cpu_seconds = limits.get(Limit::CpuMs).div_ceil(1000) + 1;
+    // A session lives for many calls, each with its own: there the warden's clock is the only one.
+    let cpu_seconds = match life {
+        Life::Once => limits.get(Limit::CpuMs).div_ceil(1000) + 1,
+        Life::Session => RLIM_INFINITY,
+    };
     [
         (Resource::RLIMIT_NOFILE, limits.get(Limit::Nofile)),
         (Resource::RLIMIT_CORE, 0),

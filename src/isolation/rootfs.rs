@@ -10,7 +10,7 @@
 #![forbid(unsafe_code)]
 
 use super::sys::{TreeAttributes, clone_tree, set_tree_attributes};
-use super::{etc, plan};
+use super::{etc, plan, store};
 use crate::model::Rootfs;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, open};
@@ -21,7 +21,7 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{FileTypeExt, symlink};
 use std::path::{Path, PathBuf};
 
 /// A tree that could not be built.
@@ -197,7 +197,8 @@ pub const WORKSPACES: &str = "/workspaces";
 
 /// Moves this process into a mount namespace of its own whose root holds nothing but the trees, the workspaces and a /proc.
 ///
-/// `scratch` is an empty directory of ours; nothing stays mounted on it outside. Returns the tree of each rootfs.
+/// `scratch` is an empty directory of ours; nothing stays mounted on it outside. `workspaces` is a directory, or the
+/// device of a store. Returns the tree of each rootfs.
 pub fn enter_warden_root(
     scratch: &Path,
     workspaces: &Path,
@@ -214,9 +215,17 @@ pub fn enter_warden_root(
         std::fs::create_dir(place(name)).map_err(writing(&place(name)))?;
     }
     // Not recursive: a /proc with something mounted in it would not count as one that is fully visible.
-    for (source, name) in [(Path::new("/proc"), "proc"), (workspaces, WORKSPACES)] {
+    let bind = |source: &Path, name: &str| {
         mount(Some(source), &place(name), None::<&str>, MsFlags::MS_BIND, None::<&str>)
-            .map_err(mounting("bind", source))?;
+            .map_err(mounting("bind", source))
+    };
+    bind(Path::new("/proc"), "proc")?;
+    if workspaces.metadata().is_ok_and(|known| known.file_type().is_block_device()) {
+        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+        mount(Some(workspaces), &place(WORKSPACES), Some("btrfs"), flags, Some(store::OPTIONS))
+            .map_err(mounting("mount the store's", workspaces))?;
+    } else {
+        bind(workspaces, WORKSPACES)?;
     }
     let mut trees: Vec<Result<CString, RootfsError>> = Vec::with_capacity(roots.len());
     for (index, rootfs) in roots.iter().enumerate() {

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// One wall around an exec. A profile requires layers by these names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Layer {
     /// User namespace with a private uid range.
@@ -78,7 +78,7 @@ impl Layer {
 }
 
 /// How much of a layer holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Hold {
     /// Not at all.
@@ -90,7 +90,7 @@ pub enum Hold {
 }
 
 /// Which cgroup hierarchy carries the limits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CgroupMode {
     /// One controller per hierarchy (also on hybrid hosts).
@@ -100,7 +100,7 @@ pub enum CgroupMode {
 }
 
 /// Landlock as it was applied.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct LandlockReport {
     /// The kernel's ABI.
     pub abi: u32,
@@ -109,7 +109,7 @@ pub struct LandlockReport {
 }
 
 /// Seccomp as it was applied.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct SeccompReport {
     /// Name of the filter file.
     pub filter: String,
@@ -118,7 +118,7 @@ pub struct SeccompReport {
 }
 
 /// Cgroup limits as they were applied.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct CgroupReport {
     /// The hierarchy.
     pub mode: CgroupMode,
@@ -126,8 +126,21 @@ pub struct CgroupReport {
     pub controllers: Vec<String>,
 }
 
+/// What the files of an exec may take up, and who sees to it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct StoreReport {
+    /// `btrfs`, `tmpfs` or `directory`.
+    pub driver: String,
+    /// The most bytes in the work area.
+    pub bytes: u64,
+    /// The most files and directories in it; none: only the bytes that they take are limited.
+    pub inodes: Option<u64>,
+    /// Whether the kernel enforces it.
+    pub enforced: bool,
+}
+
 /// What stood around one exec: goes into its answer and its evidence.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Enforcement {
     /// Namespaces that were fresh for this exec.
     pub namespaces: Vec<String>,
@@ -141,6 +154,9 @@ pub struct Enforcement {
     pub privileges: Hold,
     /// What the files of the exec lie on.
     pub workspace: String,
+    /// What its files may take up; none in records of daemons that did not say so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store: Option<StoreReport>,
     /// What does not hold in full, each with its reason. Empty is the normal case.
     pub degraded: Vec<String>,
 }

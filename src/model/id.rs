@@ -114,6 +114,8 @@ ids! {
     ConfirmationId = "cf_";
     /// Id of a sandbox: `sb_` and 26 digits.
     SandboxId = "sb_";
+    /// Id of a snapshot: `sn_` and 26 digits.
+    SnapshotId = "sn_";
 }
 
 macro_rules! show_as_text {

@@ -4,6 +4,7 @@
 //! module may use it; it uses none of them.
 #![forbid(unsafe_code)]
 
+mod call;
 mod capability;
 mod class;
 mod enforcement;
@@ -15,12 +16,14 @@ mod outcome;
 mod principal;
 mod request;
 mod sandbox;
+mod schema;
 mod timestamp;
 
+pub use call::{CallReport, Frame, SessionState, Traceback};
 pub use capability::{Capability, CapabilityError, CapabilitySet, Lacking};
 pub use class::Class;
-pub use enforcement::{CgroupMode, CgroupReport, Enforcement, Hold, LandlockReport, Layer, SeccompReport};
-pub use id::{ConfirmationId, ExecId, GrantId, IdError, ProjectId, SandboxId, TokenId};
+pub use enforcement::{CgroupMode, CgroupReport, Enforcement, Hold, LandlockReport, Layer, SeccompReport, StoreReport};
+pub use id::{ConfirmationId, ExecId, GrantId, IdError, ProjectId, SandboxId, SnapshotId, TokenId};
 pub use limits::{Limit, LimitError, Limits};
 pub use meter::{Amounts, Budget, Meter, PerMeter};
 pub use object::Object;

@@ -1,10 +1,10 @@
 //! How an exec ended. A program that crashed or hit a limit is a good outcome, not an error.
 
-use crate::model::Enforcement;
+use crate::model::{CallReport, Enforcement};
 use serde::{Deserialize, Serialize};
 
 /// The end of an exec in one word.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Ending {
     /// Exit code 0.
@@ -30,7 +30,7 @@ pub enum Ending {
 }
 
 /// What the kernel counted.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Usage {
     /// Milliseconds from the program's start to its end.
     pub wall_ms: u64,
@@ -47,7 +47,7 @@ pub struct Usage {
 }
 
 /// A limit that was reached, with the cure.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct LimitHit {
     /// Its name: `memory`, `wall`, `cpu`, `pids`, `stdout`, `stderr`, `budget.cpu_ms`, `budget.bytes_out`.
     pub limit: String,
@@ -95,4 +95,6 @@ pub struct Outcome {
     pub limits_hit: Vec<LimitHit>,
     /// What stood around it.
     pub enforcement: Enforcement,
+    /// Of a call of a session: what the interpreter said, and how the session stands.
+    pub call: Option<Box<CallReport>>,
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 pub const DEFAULT_PROFILE: &str = "python-default";
 
 /// `POST /v1/execs`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExecRequest {
     /// Profile to run under.
@@ -57,7 +57,7 @@ fn default_profile() -> String {
 }
 
 /// How the answer comes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// When the exec has ended.
@@ -70,7 +70,7 @@ pub enum Mode {
 }
 
 /// What kind of code it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// Python.
@@ -82,7 +82,7 @@ pub enum Kind {
 }
 
 /// The program of an exec.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExecSpec {
     /// What kind.
@@ -105,7 +105,7 @@ pub struct ExecSpec {
 }
 
 /// One input file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Input {
     /// Path below `/workspace/inputs`.
@@ -119,7 +119,7 @@ pub struct Input {
 }
 
 /// What a request narrows.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyOverrides {
     /// Limits by name.

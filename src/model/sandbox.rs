@@ -13,7 +13,7 @@ pub enum Rootfs {
 }
 
 /// May a program use TCP inside its own (loopback-only) network namespace?
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Tcp {
     /// Bind and connect on the sandbox's own loopback.
@@ -23,7 +23,7 @@ pub enum Tcp {
 }
 
 /// Whose network namespace is a sandbox's?
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum NetNamespace {
     /// Its own, made for it and gone with it.

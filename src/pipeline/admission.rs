@@ -1,5 +1,6 @@
 //! Who is in: places to run in, the bounded queue before them, and the list of live execs.
 
+use super::sessions::SessionWish;
 use crate::executor::{Stop, StopCause};
 use crate::model::{ExecId, Owner, Principal, SandboxId};
 use crate::policy::{Permit, Refusal};
@@ -38,6 +39,8 @@ pub(super) struct Listed {
     pub(super) exec: ExecId,
     pub(super) sandbox: Option<SandboxId>,
     pub(super) at_ms: u64,
+    /// The session that it is a call of.
+    pub(super) session: Option<SessionWish>,
     pub(super) stop: Arc<Stop>,
 }
 
@@ -91,7 +94,7 @@ impl Admission {
         let (owner, profile) = (permit.owner().clone(), permit.profile_id().to_owned());
         let sandbox = sandbox.cloned();
         live.insert(exec.clone(), Live { owner, profile, sandbox: sandbox.clone(), stop: stop.clone() });
-        Ok(Listed { admission: self.clone(), exec, sandbox, at_ms: super::now_ms(), stop })
+        Ok(Listed { admission: self.clone(), exec, sandbox, at_ms: super::now_ms(), session: None, stop })
     }
 
     /// A place to run in: at once, after a wait in the bounded queue, or not.

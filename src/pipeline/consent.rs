@@ -37,9 +37,10 @@ struct Pending {
 }
 
 /// A confirmation as approvers see it: what will run, without the values of its environment and the bytes of its data.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
 pub struct ConfirmationView {
     /// Its id.
+    #[schema(value_type = String)]
     pub confirmation_id: ConfirmationId,
     /// Whose request waits.
     pub tenant: String,
@@ -48,6 +49,7 @@ pub struct ConfirmationView {
     /// Under which profile.
     pub profile: String,
     /// Why a person has to agree.
+    #[schema(value_type = serde_json::Value)]
     pub reason: ConsentReason,
     /// SHA-256 over exactly what will run; approving names it.
     pub digest: String,

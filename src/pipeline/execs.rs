@@ -129,6 +129,7 @@ impl Pipeline {
             "limits": permit.limits(),
             "safety": permit.safety(),
             "side_effects": permit.side_effects(),
+            "session": listed.session.as_ref().map(|wish| &wish.name),
         });
         let row = ExecStarted {
             exec_id: listed.exec.clone(),
@@ -236,6 +237,7 @@ fn meta(listed: &Listed, judged: &Judged, noted: &Noted, outcome: &Outcome) -> s
     json!({
         "exec_id": listed.exec,
         "sandbox_id": listed.sandbox,
+        "session": outcome.call,
         "project_id": permit.project(),
         "task_ref": request.task_ref,
         "grant_id": permit.grant(),

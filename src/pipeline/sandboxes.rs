@@ -7,11 +7,11 @@
 //! A workspace goes with the last live sandbox of its owner that has it. What a daemon could not finish, the next one
 //! does when it starts.
 
-use super::{Call, Failure, Finished, InForce, Pipeline, now_ms};
+use super::{Call, Failure, Finished, InForce, Pipeline, SessionWish, now_ms};
 use crate::evidence::{Begin, Operation};
-use crate::executor::RunError;
+use crate::executor::{Part, RunError};
 use crate::ledger::{LedgerError, NewSandbox, SandboxFilter, SandboxRow};
-use crate::model::{Capability, ExecRequest, Principal, ProjectId, SandboxId};
+use crate::model::{Capability, ExecRequest, Limit, Principal, ProjectId, SandboxId};
 use crate::policy::{Refusal, judge_sandbox};
 use crate::workspace::{AreaKind, WorkspaceError};
 use serde::Deserialize;
@@ -147,7 +147,7 @@ impl Pipeline {
 
     async fn make_sandbox(&self, principal: &Principal, wish: SandboxWish) -> Result<SandboxView, Failure> {
         let in_force = self.0.source.current().await;
-        judge_sandbox(principal, &wish.profile, &in_force.profiles)?;
+        let work_bytes = judge_sandbox(principal, &wish.profile, &in_force.profiles)?.limits.get(Limit::WorkBytes);
         if self.draining() {
             return Err(Refusal::Draining.into());
         }
@@ -173,10 +173,19 @@ impl Pipeline {
         let (store, owner) = (self.0.store.clone(), principal.owner.clone());
         let claimed = tokio::task::spawn_blocking(move || store.claim(&owner, &project_id)).await;
         claimed.map_err(|_| Failure::Internal)?.map_err(of_files)?;
+        self.bound_live(&new.project_id, work_bytes).await?;
         let most = self.0.settings.sandboxes.max_per_owner;
         let row = self.0.ledger.create_sandbox_within(new, most, now_ms()).await.map_err(Failure::Ledger)?;
         tracing::info!(sandbox = %row.id, profile = row.profile, project = %row.project_id, "sandbox created");
         Ok(SandboxView::new(row))
+    }
+
+    /// Limits a project's areas from the first file on; each exec sets its own limit again.
+    async fn bound_live(&self, project: &ProjectId, bytes: u64) -> Result<(), Failure> {
+        if self.0.store.has_volumes() {
+            self.0.executor.bound(project, Part::Live, bytes).await.map_err(Failure::Run)?;
+        }
+        Ok(())
     }
 
     /// A sandbox of this caller.
@@ -237,10 +246,16 @@ impl Pipeline {
     }
 
     /// Runs something in a sandbox, under its profile and in its workspace.
-    pub async fn exec_in(&self, call: &Call, id: &SandboxId, request: ExecRequest) -> Result<Finished, Failure> {
+    pub async fn exec_in(
+        &self,
+        call: &Call,
+        id: &SandboxId,
+        request: ExecRequest,
+        session: Option<SessionWish>,
+    ) -> Result<Finished, Failure> {
         let row = self.0.ledger.get_sandbox(&call.principal.owner, id).await.map_err(Failure::Ledger)?;
         let request = ExecRequest { profile: row.profile, project_id: Some(row.project_id.to_string()), ..request };
-        let ran = self.exec_of(call, &request, Some(id)).await;
+        let ran = self.exec_of(call, &request, Some(id), session).await;
         self.0.ledger.post_touch(id, now_ms());
         ran
     }
@@ -253,7 +268,9 @@ impl Pipeline {
 
     /// Cancels what runs in an ended sandbox and removes its workspace, unless another of its owner's has it.
     async fn clear(&self, row: &SandboxRow) -> Result<(), Failure> {
+        self.end_sessions(&row.id).await;
         self.0.admission.cancel_sandbox(&row.id).await;
+        self.end_sessions(&row.id).await; // of a call that had just been let in
         let _turn = self.0.turns.take(&row.project_id).await;
         if !self.0.ledger.project_in_use(&row.owner, &row.project_id).await.map_err(Failure::Ledger)? {
             let (store, owner, project) = (self.0.store.clone(), row.owner.clone(), row.project_id.clone());
@@ -309,6 +326,7 @@ impl Pipeline {
             for busy in self.0.admission.busy_sandboxes() {
                 self.0.ledger.post_touch(&busy, now_ms());
             }
+            self.end_idle_sessions();
             if let Err(error) = self.end_due().await {
                 tracing::error!(
                     error = &error as &dyn std::error::Error,

@@ -165,6 +165,10 @@ pub fn rule_of(refusal: &Refusal) -> (Layer, String) {
         Refusal::Concurrency { .. } => (Layer::Profile, "sizes.max_concurrency"),
         Refusal::NoSuchProject => (Layer::Request, "project_id"),
         Refusal::NoSuchExec => (Layer::Request, "exec_id"),
+        Refusal::NoSuchSession | Refusal::SessionDead { .. } | Refusal::SessionBusy { .. } => {
+            (Layer::Request, "session")
+        }
+        Refusal::TooManySessions { .. } => (Layer::Daemon, "sessions"),
         Refusal::QueueFull { .. } => (Layer::Daemon, "max_queued_execs"),
         Refusal::Draining => (Layer::Daemon, "draining"),
     };
@@ -276,6 +280,10 @@ impl Trial {
             | Refusal::InvalidField { .. }
             | Refusal::NoSuchProject
             | Refusal::NoSuchExec
+            | Refusal::NoSuchSession
+            | Refusal::SessionDead { .. }
+            | Refusal::SessionBusy { .. }
+            | Refusal::TooManySessions { .. }
             | Refusal::NoSuchDirectory { .. }
             | Refusal::Boundary { .. }
             | Refusal::ConsentDenied { .. }

@@ -145,6 +145,27 @@ pub enum Refusal {
     NoSuchProject,
     /// No such exec of this caller.
     NoSuchExec,
+    /// No such session of this caller.
+    NoSuchSession,
+    /// The interpreter of the session is gone, and with it what it knew.
+    SessionDead {
+        /// Which session.
+        name: String,
+        /// How it died.
+        died: String,
+    },
+    /// As many calls wait in the session as may.
+    SessionBusy {
+        /// How many may.
+        most: u64,
+        /// When to try again.
+        retry_after_ms: u64,
+    },
+    /// The sandbox or its owner has as many sessions as it may.
+    TooManySessions {
+        /// How many it may have.
+        most: u64,
+    },
     /// A directory of the workspace is not there.
     NoSuchDirectory {
         /// Which field.
@@ -215,6 +236,10 @@ impl Refusal {
             Self::Concurrency { .. } => ("concurrency", Class::BudgetExceeded),
             Self::NoSuchProject => ("no_such_project", Class::Schema),
             Self::NoSuchExec => ("no_such_exec", Class::Schema),
+            Self::NoSuchSession => ("no_such_session", Class::Schema),
+            Self::SessionDead { .. } => ("session_dead", Class::ExecutionFailed),
+            Self::SessionBusy { .. } => ("session_busy", Class::BudgetExceeded),
+            Self::TooManySessions { .. } => ("too_many_sessions", Class::BudgetExceeded),
             Self::Boundary { .. } => ("boundary", Class::CapabilityBlocked),
             Self::QueueFull { .. } => ("queue_full", Class::BudgetExceeded),
             Self::Draining => ("draining", Class::Unavailable),

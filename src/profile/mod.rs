@@ -1,7 +1,8 @@
 //! Profiles: what a host's operator permits. `profiles/*.toml` → checked [`Profile`].
 //!
 //! Parsing is strict: an unknown key, layer, limit or capability is an error that names file and line. The shipped
-//! profiles are part of the binary; files in the operator's directory are added to them and replace those of the same id.
+//! profiles are part of the binary; files in directories are added to them and replace those of the same id. Of two files
+//! with the same name only the one in the later directory is read: an operator's file hides the package's.
 //! It knows nothing of the kernel or of requests.
 #![forbid(unsafe_code)]
 
@@ -18,7 +19,7 @@ use crate::terms::{SecurityMode, Terms};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The profiles this build carries.
 const SHIPPED: [(&str, &str); 7] = [
@@ -110,12 +111,23 @@ fn hex(bytes: &[u8]) -> String {
 impl Profiles {
     /// The shipped profiles, and those in `directory`.
     pub fn load(directory: Option<&Path>) -> Result<Self, ProfileError> {
+        Self::load_from(directory.into_iter())
+    }
+
+    /// The shipped profiles, and those in the directories, of which the later win.
+    pub fn load_from<'a>(directories: impl Iterator<Item = &'a Path>) -> Result<Self, ProfileError> {
+        let mut files: Vec<(PathBuf, String)> = Vec::new();
+        for directory in directories {
+            let later = file::read_directory(directory)?;
+            files.retain(|(path, _)| later.iter().all(|(other, _)| other.file_name() != path.file_name()));
+            files.extend(later);
+        }
         let mut drafts = BTreeMap::new();
         for (name, text) in SHIPPED {
             let draft = file::parse(Path::new(name), text)?;
             drafts.insert(draft.id().to_owned(), draft);
         }
-        for (path, text) in directory.map(file::read_directory).transpose()?.unwrap_or_default() {
+        for (path, text) in files {
             let draft = file::parse(&path, &text)?;
             drafts.insert(draft.id().to_owned(), draft);
         }

@@ -340,7 +340,7 @@ impl ConsentRule {
 }
 
 /// What a hint of risk in the code leads to. It never opens anything.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SecurityMode {
     /// It is told in the answer.

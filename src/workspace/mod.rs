@@ -7,6 +7,8 @@
 //!                                .<exec_id>/inputs                                  throw-away, gone with the exec
 //! ```
 //!
+//! So it is where the driver is `directory`; `volumes` has the drawing for one with subvolumes.
+//!
 //! Every path that a caller or a program had a hand in is opened relative to a descriptor, below it, through no link
 //! (`openat2`). After that there are only descriptors and single names in them. A program may rename, link, lock and
 //! swap what is in its areas while we look: the worst it reaches is an error for its own caller.
@@ -21,6 +23,8 @@ mod area;
 mod artifacts;
 mod beneath;
 mod error;
+mod gather;
+mod image;
 mod list;
 mod meta;
 mod read;
@@ -28,6 +32,7 @@ mod remove;
 mod store;
 #[cfg(test)]
 mod testing;
+mod volumes;
 mod walk;
 mod write;
 
@@ -35,10 +40,12 @@ pub use archive::{ArchiveBounds, Archived};
 pub use area::{AreaDir, AreaKind, Existing, Parents};
 pub use artifacts::{Artifact, Manifest, ManifestBounds};
 pub use error::WorkspaceError;
+pub use image::{IMAGE, IMAGE_MIN_BYTES, ImageError, has_projects, make_image};
 pub use list::{Entry, Listing, Page};
 pub use meta::{FileKind, Meta};
 pub use read::{Content, Download, READ_MAX};
 pub use remove::Contents;
 pub use store::{Laid, Store, ThrowAway};
+pub use volumes::{Copied, Volumes};
 pub use walk::DiskUsage;
 pub use write::{Expected, Make, Upload, Written};

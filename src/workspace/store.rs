@@ -6,6 +6,7 @@ use super::beneath::{
 };
 use super::error::{WorkspaceError, errno_of, host};
 use super::remove::remove_tree;
+use super::volumes::{self, Volumes, home};
 use crate::model::{ExecId, Owner, ProjectId};
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, renameat};
@@ -14,7 +15,8 @@ use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
 
 /// The file that says whose a project is. No program sees it: only the three areas are mounted.
 const OWNER: &str = ".owner";
@@ -28,15 +30,19 @@ const PROJECT_ENTRIES: u64 = 100_000_000;
 /// All workspaces of a daemon.
 #[derive(Debug)]
 pub struct Store {
-    projects: OwnedFd,
-    path: PathBuf,
+    pub(super) projects: Arc<OwnedFd>,
+    /// None: the driver is `directory`.
+    pub(super) volumes: Option<Arc<dyn Volumes>>,
 }
 
 /// Where the files of one exec are; dropped, a throw-away one is gone.
 #[derive(Debug)]
 pub enum Laid {
     /// A project's areas.
-    Project,
+    Project {
+        /// Whether they have limits.
+        bounded: bool,
+    },
     /// Nothing on disk, or inputs only.
     ThrowAway {
         /// The directory to remove.
@@ -46,45 +52,78 @@ pub enum Laid {
 
 /// A directory on disk that goes with its exec.
 #[derive(Debug)]
-pub struct ThrowAway(PathBuf);
+pub struct ThrowAway {
+    projects: Arc<OwnedFd>,
+    name: String,
+}
 
 impl Drop for ThrowAway {
     fn drop(&mut self) {
-        // Programs had it read-only, so nothing in it can be a trap.
-        if let Err(error) = std::fs::remove_dir_all(&self.0) {
-            tracing::warn!(path = %self.0.display(), %error, "could not remove a throw-away directory; the next start will");
+        let name = &self.name;
+        let gone = open_own(&self.projects, name).map_err(host("remove a throw-away directory"));
+        if let Err(error) = gone.and_then(|gone| remove_gone(&self.projects, name, &gone)) {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(name, error, "could not remove a throw-away directory; the next start will");
         }
     }
 }
 
 impl Store {
-    /// Opens the projects directory, which start-up has made, and removes what execs of a dead daemon left.
+    /// Opens a directory of projects without limits; see [`Store::over`].
     pub fn open(projects: &Path) -> Result<Self, WorkspaceError> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let directory = nix::fcntl::openat(AT_FDCWD, projects, flags, Mode::empty())
             .map_err(host("open the projects directory"))?;
-        for entry in std::fs::read_dir(projects).into_iter().flatten().flatten() {
-            let name = entry.file_name();
-            let Some(name) = name.to_str() else { continue };
+        Self::over(directory, None)
+    }
+
+    /// A store over the projects directory, which start-up has made. Removes what execs of a dead daemon left.
+    pub fn over(projects: OwnedFd, volumes: Option<Arc<dyn Volumes>>) -> Result<Self, WorkspaceError> {
+        let store = Self { projects: Arc::new(projects), volumes };
+        for name in volumes::names_in(&store.projects)? {
             if name.strip_prefix('.').is_some_and(|id| id.parse::<ExecId>().is_ok()) {
-                drop(ThrowAway(entry.path()));
+                drop(ThrowAway { projects: store.projects.clone(), name });
             } else if name.starts_with(GONE) {
-                let gone = open_own(&directory, name).map_err(host("remove a project"));
-                if let Err(error) = gone.and_then(|gone| remove_gone(&directory, name, &gone)) {
+                let gone = open_own(&store.projects, &name).map_err(host("remove a project"));
+                if let Err(error) = gone.and_then(|gone| store.remove_gone(&name, &gone)) {
                     tracing::warn!(name, error = &error as &dyn std::error::Error, "a removed project is still there");
                 }
             } else {
-                clear_staging(&directory, name);
+                store.mend(&name);
             }
         }
-        Ok(Self { projects: directory, path: projects.to_owned() })
+        Ok(store)
+    }
+
+    /// Whether projects have limits and snapshots.
+    #[must_use]
+    pub fn has_volumes(&self) -> bool {
+        self.volumes.is_some()
+    }
+
+    /// Removes what a dead daemon left half-way in a project.
+    fn mend(&self, project: &str) {
+        clear_staging(&self.projects, project);
+        let (Some(volumes), Ok(root)) = (&self.volumes, open_own(&self.projects, project)) else { return };
+        if let Err(error) = volumes::mend(volumes.as_ref(), &root) {
+            tracing::warn!(project, error = &error as &dyn std::error::Error, "what a dead daemon left is still there");
+        }
+    }
+
+    /// Removes a project that was renamed out of the way.
+    fn remove_gone(&self, name: &str, root: &OwnedFd) -> Result<(), WorkspaceError> {
+        if let Some(volumes) = &self.volumes {
+            volumes::dismantle(volumes.as_ref(), root)?;
+        }
+        remove_gone(&self.projects, name, root)
     }
 
     /// Makes the project for `owner` if there is none; an error if it is another's.
     pub fn claim(&self, owner: &Owner, project: &ProjectId) -> Result<(), WorkspaceError> {
         let root = self.own_project(project, owner, &ExecId::generate())?;
-        for area in ["inputs", "work", "artifacts"] {
-            make_own(&root, area, 0o755).map_err(host("make an area"))?;
+        let (home, _) = home(&root).map_err(host("make an area"))?;
+        for (place, area) in [(&home, "inputs"), (&home, "work"), (&root, "artifacts")] {
+            make_own(place, area, 0o755).map_err(host("make an area"))?;
         }
         sync_directory(&root).and_then(|()| sync_directory(&self.projects)).map_err(host("make a project"))
     }
@@ -93,9 +132,10 @@ impl Store {
     pub fn area(&self, owner: &Owner, project: &ProjectId, kind: &AreaKind) -> Result<AreaDir, WorkspaceError> {
         let root = self.owned(project, owner)?;
         let failed = host("open an area");
+        let (home, _) = home(&root).map_err(&failed)?;
         let area = match kind {
-            AreaKind::Work => open_unlocked(&root, "work"),
-            AreaKind::Inputs => open_unlocked(&root, "inputs"),
+            AreaKind::Work => open_unlocked(&home, "work"),
+            AreaKind::Inputs => open_unlocked(&home, "inputs"),
             AreaKind::Artifacts(exec) => {
                 open_own(&root, "artifacts").and_then(|artifacts| open_unlocked(artifacts, exec.as_str()))
             }
@@ -105,7 +145,9 @@ impl Store {
             (Errno::ENOENT, _) => WorkspaceError::NotYours,
             (errno, _) => failed(errno),
         })?;
-        let staging = make_own(&root, STAGING, 0o700).map_err(&failed)?;
+        // What an exec left is recorded even if its program has filled the work area up.
+        let beside = if matches!(kind, AreaKind::Artifacts(_)) { &root } else { &home };
+        let staging = make_own(beside, STAGING, 0o700).map_err(&failed)?;
         Ok(AreaDir::new(area, staging))
     }
 
@@ -120,7 +162,7 @@ impl Store {
             errno => failed(errno),
         })?;
         sync_directory(&self.projects).map_err(&failed)?;
-        remove_gone(&self.projects, &name, &root)
+        self.remove_gone(&name, &root)
     }
 
     /// Lays down what an exec needs on disk.
@@ -135,18 +177,22 @@ impl Store {
         match project {
             Some(project) => {
                 let root = self.own_project(project, owner, exec)?;
-                make_own(&root, "inputs", 0o755).map_err(host("make the inputs area"))?;
-                make_own(&root, "work", 0o755).map_err(host("make the work area"))?;
-                let inputs_area = open_unlocked(&root, "inputs").map_err(host("open the inputs area"))?;
+                let (home, bounded) = home(&root).map_err(host("open the project"))?;
+                make_own(&home, "inputs", 0o755).map_err(host("make the inputs area"))?;
+                make_own(&home, "work", 0o755).map_err(host("make the work area"))?;
+                let inputs_area = open_unlocked(&home, "inputs").map_err(host("open the inputs area"))?;
                 // A program that locked it for its owner must not keep the next one from starting.
-                let work = open_unlocked(&root, "work").map_err(host("open the work area"))?;
+                let work = open_unlocked(&home, "work").map_err(host("open the work area"))?;
                 let artifacts = make_own(&root, "artifacts", 0o755).map_err(host("make the artifacts area"))?;
+                if let (true, Some(volumes)) = (bounded, &self.volumes) {
+                    volumes::make(volumes.as_ref(), &artifacts, exec.as_str()).map_err(host("make the artifacts"))?;
+                }
                 make_own(&artifacts, exec.as_str(), 0o755).map_err(host("make the artifacts directory"))?;
                 check_cwd(&work, cwd)?;
                 for (path, content) in inputs {
                     write_input(&inputs_area, path, content)?;
                 }
-                Ok(Laid::Project)
+                Ok(Laid::Project { bounded })
             }
             // The work area of such an exec is an empty tmpfs: no directory can be there before it starts.
             None if !cwd.is_empty() => Err(WorkspaceError::Missing("exec.cwd")),
@@ -154,7 +200,7 @@ impl Store {
             None => {
                 let name = format!(".{exec}");
                 let directory = make_own(&self.projects, &name, 0o700).map_err(host("make a throw-away directory"))?;
-                let guard = ThrowAway(self.path.join(&name));
+                let guard = ThrowAway { projects: self.projects.clone(), name };
                 let area = make_own(&directory, "inputs", 0o755).map_err(host("make the inputs area"))?;
                 for (path, content) in inputs {
                     write_input(&area, path, content)?;
@@ -186,8 +232,15 @@ impl Store {
             }
         }
         let root = check_owner(root, owner)?;
+        let plain = open_own(&root, "work").is_ok(); // made by a store without limits, and it stays one
+        if let (false, Some(volumes)) = (plain, &self.volumes) {
+            volumes::make(volumes.as_ref(), &root, volumes::LIVE).map_err(host("make the project's subvolume"))?;
+        }
+        let (home, _) = home(&root).map_err(host("open the project"))?;
         // Now, while there is space: a later reader must not need any.
-        make_own(&root, STAGING, 0o700).map_err(host("make the staging directory"))?;
+        for place in [&home, &root] {
+            make_own(place, STAGING, 0o700).map_err(host("make the staging directory"))?;
+        }
         Ok(root)
     }
 
@@ -219,14 +272,21 @@ fn check_owner(root: OwnedFd, owner: &Owner) -> Result<OwnedFd, WorkspaceError> 
 
 /// Removes what a dead daemon was writing. Programs never saw it, so nothing in it can be a trap.
 fn clear_staging(projects: &OwnedFd, project: &str) {
-    let Ok(staging) = open_own(projects, project).and_then(|root| open_own(root, STAGING)) else { return };
+    let Ok(root) = open_own(projects, project) else { return };
+    let home = home(&root).map(|(home, _)| home);
+    for staging in [open_own(&root, STAGING), home.and_then(|home| open_own(home, STAGING))].into_iter().flatten() {
+        clear(&staging, project);
+    }
+}
+
+fn clear(staging: &OwnedFd, project: &str) {
     let mut names = Vec::new();
-    let listed = for_each_name(&staging, |name| {
+    let listed = for_each_name(staging, |name| {
         names.push(name.to_owned());
         true
     });
     for name in names {
-        if let Err(error) = unlinkat(&staging, name.as_os_str(), UnlinkatFlags::NoRemoveDir) {
+        if let Err(error) = unlinkat(staging, name.as_os_str(), UnlinkatFlags::NoRemoveDir) {
             tracing::warn!(project, ?name, %error, "a half-written file of a dead daemon can't be removed");
         }
     }

@@ -20,7 +20,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 use std::fs::{self, File, Permissions};
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -92,6 +94,8 @@ pub struct Daemon {
     ended: Option<ExitStatus>,
     base: TempDir,
     state: TempDir,
+    /// The listening socket, if the test plays the service manager and keeps it.
+    door: Option<UnixListener>,
 }
 
 impl Daemon {
@@ -116,9 +120,31 @@ impl Daemon {
 
     /// The same with more in its environment.
     pub fn launch_in(config_extra: &str, profiles: &[(&str, &str)], env: &[(&str, &str)]) -> Self {
+        Self::launch_at(config_extra, profiles, env, |_| None)
+    }
+
+    /// Starts it with a listening socket that is handed over, as a service manager would; without waiting.
+    pub fn launch_handed_over(config_extra: &str) -> Self {
+        Self::launch_at(config_extra, &[], &[], |base| {
+            let run_dir = base.join("run");
+            fs::create_dir(&run_dir).expect("run_dir can be made");
+            let socket = run_dir.join("sandboxd.sock");
+            let door = UnixListener::bind(&socket).expect("a socket can be made");
+            fs::set_permissions(&socket, Permissions::from_mode(0o666)).expect("its mode can be set");
+            Some(door)
+        })
+    }
+
+    fn launch_at(
+        config_extra: &str,
+        profiles: &[(&str, &str)],
+        env: &[(&str, &str)],
+        door: impl FnOnce(&Path) -> Option<UnixListener>,
+    ) -> Self {
         assert!(nix::unistd::geteuid().is_root(), "missing: root; the security tests build real sandboxes");
         let base = open_directory(Path::new("/tmp"));
         let state = open_directory(&state_parent());
+        let door = door(base.path());
         if !profiles.is_empty() {
             let dir = base.path().join("profiles");
             fs::create_dir(&dir).expect("profiles_dir can be made");
@@ -131,16 +157,21 @@ impl Daemon {
             config(base.path(), state.path(), config_extra, !profiles.is_empty()),
         )
         .expect("the configuration can be written");
-        let child = spawn(base.path(), env);
-        Self { child, ended: None, base, state }
+        let child = spawn(base.path(), env, door.as_ref());
+        Self { child, ended: None, base, state, door }
     }
 
     /// Starts it again on the same directories, after it was stopped or killed.
     pub fn restart(&mut self) {
-        assert!(self.ended.is_some() || self.child.try_wait().is_ok_and(|ended| ended.is_some()), "it still runs");
-        self.child = spawn(self.base.path(), &[]);
-        self.ended = None;
+        self.relaunch();
         self.wait_for_health();
+    }
+
+    /// The same without waiting.
+    pub fn relaunch(&mut self) {
+        assert!(self.ended.is_some() || self.child.try_wait().is_ok_and(|ended| ended.is_some()), "it still runs");
+        self.child = spawn(self.base.path(), &[], self.door.as_ref());
+        self.ended = None;
     }
 
     /// Blocks until `GET /v1/health` answers 200.
@@ -347,6 +378,8 @@ fn config(base: &Path, state: &Path, extra: &str, own_profiles: bool) -> String 
     let mut own = vec![
         ("run_dir", format!("{:?}", base.join("run"))),
         ("state_dir", format!("{:?}", state.join("state"))),
+        // Not those of a package that may be installed here.
+        ("shared_dir", format!("{:?}", base.join("share"))),
         // Tests of their own queueing set their own; the rest should not wait.
         ("max_concurrent_execs", "16".to_owned()),
     ];
@@ -371,8 +404,17 @@ fn config(base: &Path, state: &Path, extra: &str, own_profiles: bool) -> String 
 /// The daemon gets what a careless operator would leave it: a secret in the environment, a file as stdin, a descriptor
 /// without close-on-exec. None of it may be seen inside.
 /// On cgroup v2 only a group of its own, delegated by systemd, has controllers; the scope's process is the daemon itself.
-fn daemon_command() -> Command {
+fn daemon_command(door: Option<RawFd>) -> Command {
     let daemon = env!("CARGO_BIN_EXE_sandboxd");
+    if let Some(door) = door {
+        // sd_listen_fds(3): descriptor 3, and the pid that the daemon will have, as exec keeps it.
+        let hand_over =
+            "exec 3<&\"$1\"; shift; export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=sandboxd.socket; exec \"$@\"";
+        let inner = daemon_command(None);
+        let mut command = Command::new("bash");
+        command.args(["-c", hand_over, "bash", &door.to_string()]).arg(inner.get_program()).args(inner.get_args());
+        return command;
+    }
     let unified = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
     if unified && Path::new("/run/systemd/system").exists() {
         let mut command = Command::new("systemd-run");
@@ -382,12 +424,13 @@ fn daemon_command() -> Command {
     Command::new(daemon)
 }
 
-fn spawn(base: &Path, env: &[(&str, &str)]) -> Child {
+fn spawn(base: &Path, env: &[(&str, &str)], door: Option<&UnixListener>) -> Child {
     let log = File::options().create(true).append(true).open(base.join("daemon.log")).expect("the log can be made");
     let marker = File::create(base.join("inherited-by-accident")).expect("the marker can be made");
     let stdin = File::open(base.join("inherited-by-accident")).expect("the marker can be opened");
     let leaked = nix::unistd::dup(&marker).expect("a descriptor can be copied"); // dup(2) clears close-on-exec
-    let child = daemon_command()
+    let door = door.map(|door| nix::unistd::dup(door).expect("a descriptor can be copied"));
+    let child = daemon_command(door.as_ref().map(AsRawFd::as_raw_fd))
         .arg("--config")
         .arg(base.join("sandboxd.toml"))
         .env(SECRET_NAME, SECRET_VALUE)
@@ -397,7 +440,7 @@ fn spawn(base: &Path, env: &[(&str, &str)]) -> Child {
         .stderr(Stdio::from(log))
         .spawn()
         .expect("sandboxd can be started");
-    drop(leaked);
+    drop((leaked, door));
     child
 }
 

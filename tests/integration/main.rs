@@ -7,6 +7,7 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
+mod activation;
 mod api;
 mod callers;
 mod classes;
@@ -14,6 +15,7 @@ mod cli;
 mod confinement;
 mod consent;
 mod crash;
+mod doctor;
 mod evidence;
 mod execs;
 mod files;
@@ -21,6 +23,7 @@ mod grants;
 mod guard;
 mod idempotency;
 mod journal;
+mod large;
 mod lifecycle;
 mod manager;
 mod netns;
@@ -28,6 +31,8 @@ mod pool;
 mod profiles;
 mod programs;
 mod sandboxes;
+mod sessions;
+mod store;
 mod supervise;
 mod tokens;
 mod workspace;

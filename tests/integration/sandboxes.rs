@@ -65,7 +65,11 @@ fn mistakes_name_their_field_as_the_caller_wrote_it() {
     let id = sandbox(&daemon, json!({}));
     for (kind, body, status, field) in [
         ("python", json!({}), 422, "code"),
-        ("python", json!({"code": "1", "session": "s"}), 422, "session"),
+        ("python", json!({"code": "1", "session": "a b"}), 422, "session"),
+        ("python", json!({"code": "1", "session_idle_s": 5}), 422, "session_idle_s"),
+        ("python", json!({"code": "1", "session": "s", "session_idle_s": 0}), 422, "session_idle_s"),
+        ("process", json!({"argv": ["ls"], "session": "s"}), 422, "session"),
+        ("shell", json!({"command": "cat", "session": "s", "stdin": "x"}), 422, "stdin"),
         ("shell", json!({"command": "true", "cwd": "../x"}), 400, "cwd"),
         ("shell", json!({"command": "true", "cwd": "nowhere"}), 400, "cwd"),
         ("shell", json!({"command": "a\0b"}), 422, "command"),

@@ -14,7 +14,7 @@ use sandboxd::isolation::idmap::Range;
 use sandboxd::isolation::plan::SandboxPlan;
 use sandboxd::isolation::spawn::{Sandbox, socket_pair, spawn};
 use sandboxd::isolation::sys::{Forked, fork_sandbox};
-use sandboxd::isolation::warden::protocol::{GO, Request, Run, RunNumber, STATUS_LEN, Status, Workspace};
+use sandboxd::isolation::warden::protocol::{GO, Life, Request, Run, RunNumber, STATUS_LEN, Status, Workspace};
 use sandboxd::isolation::warden::wire;
 use sandboxd::isolation::warden::words::Words;
 use sandboxd::model::{ExecId, Limit, Limits};
@@ -101,6 +101,7 @@ impl Attempt {
             exec: ExecId::generate(),
             limits,
             workspace: Workspace::Project("project".parse().expect("a plain name")),
+            life: Life::Once,
             words: words(command, "", args, "/usr/bin:/bin"),
         };
         let (plan, mounts) = (world.plan(), world.areas());

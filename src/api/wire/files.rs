@@ -4,7 +4,7 @@ use crate::model::Timestamp;
 use serde::{Deserialize, Serialize};
 
 /// What the kernel says of a file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct FileAnswer {
     /// Its path in its area; what is no text in it is replaced.
     pub path: String,
@@ -27,7 +27,7 @@ pub struct FileAnswer {
 }
 
 /// `GET …/filesystem/files`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ContentAnswer {
     /// The file.
     #[serde(flatten)]
@@ -47,7 +47,7 @@ pub struct ContentAnswer {
 }
 
 /// `PUT …/filesystem/files`
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WriteRequest {
     /// Where.
@@ -82,7 +82,7 @@ pub struct WriteRequest {
 }
 
 /// `POST …/filesystem/directories`
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MakeDirectoryRequest {
     /// Where.
@@ -102,7 +102,7 @@ pub struct MakeDirectoryRequest {
 }
 
 /// `POST …/filesystem/move`
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MoveRequest {
     /// From where.
@@ -124,14 +124,14 @@ pub struct MoveRequest {
 }
 
 /// Answer to a new directory.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct MadeAnswer {
     /// Its path.
     pub path: String,
 }
 
 /// Answer to a move.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct MovedAnswer {
     /// From where.
     pub from: String,
@@ -140,7 +140,7 @@ pub struct MovedAnswer {
 }
 
 /// `DELETE …/filesystem/files`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct RemovedAnswer {
     /// Its path.
     pub path: String,
@@ -149,7 +149,7 @@ pub struct RemovedAnswer {
 }
 
 /// `GET …/filesystem/directories`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct DirectoryAnswer {
     /// In the order of names, a directory before what is in it; paths are relative to the area.
     pub items: Vec<FileAnswer>,

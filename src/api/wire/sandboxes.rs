@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// `POST /v1/sandboxes`
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewSandboxRequest {
     /// The profile of everything in it; the usual one if left out.
@@ -26,7 +26,7 @@ pub struct NewSandboxRequest {
 }
 
 /// `POST /v1/sandboxes/{id}/keepalive`
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KeepaliveRequest {
     /// How long from now on; a sandbox that lives longer stays as it is.
@@ -35,7 +35,7 @@ pub struct KeepaliveRequest {
 }
 
 /// A sandbox as it stands.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct SandboxAnswer {
     /// Its id.
     pub sandbox_id: String,
@@ -58,7 +58,7 @@ pub struct SandboxAnswer {
 }
 
 /// `GET /v1/sandboxes`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct SandboxesAnswer {
     /// Newest first.
     pub items: Vec<SandboxAnswer>,
@@ -67,7 +67,7 @@ pub struct SandboxesAnswer {
 }
 
 /// One capability in `GET /v1/sandboxes/{id}/capabilities`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct CapabilityAnswer {
     /// Which.
     pub capability: String,
@@ -80,7 +80,7 @@ pub struct CapabilityAnswer {
 }
 
 /// `GET /v1/sandboxes/{id}/capabilities`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct CapabilitiesAnswer {
     /// Every capability that there is.
     pub items: Vec<CapabilityAnswer>,
@@ -89,15 +89,18 @@ pub struct CapabilitiesAnswer {
 }
 
 /// `POST /v1/sandboxes/{id}/python/exec`, `/shell/exec`, `/process/exec`
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SandboxExecRequest {
     /// Python: the code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
-    /// Python: the session whose state it shares.
+    /// Python and shell: the session whose state it shares; it begins with its first call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
+    /// How long the session may lie idle, if this call begins it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_idle_s: Option<u64>,
     /// Shell: the command line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
@@ -140,7 +143,7 @@ pub struct SandboxExecRequest {
 }
 
 /// A file that an exec left.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ArtifactAnswer {
     /// Its path in the artifacts directory.
     pub path: String,
@@ -151,7 +154,7 @@ pub struct ArtifactAnswer {
 }
 
 /// `GET /v1/execs/{id}/artifacts`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ArtifactsAnswer {
     /// Every regular file, in the order of names.
     pub items: Vec<ArtifactAnswer>,
@@ -162,7 +165,7 @@ pub struct ArtifactsAnswer {
 }
 
 /// What is known of an exec: `GET /v1/execs/{id}`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ExecRecord {
     /// Its id.
     pub exec_id: String,
@@ -221,7 +224,7 @@ pub struct ExecRecord {
 }
 
 /// `GET /v1/execs`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ExecsAnswer {
     /// Newest first.
     pub items: Vec<ExecRecord>,

@@ -5,23 +5,34 @@ use crate::api::wire::{Check, CheckState, DoctorAnswer};
 use crate::ctl::client::ClientError;
 use crate::ctl::output::{Colour, Style, plain};
 use crate::ctl::{Context, CtlError, Form};
+use crate::doctor::{Facts, findings};
+use std::path::PathBuf;
 
-/// Flags of `doctor`: none of its own.
+/// Flags of `doctor`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Exit code: 0 if no check failed, 1 if one did or the daemon can't be reached.")]
-pub struct Doctor {}
+pub struct Doctor {
+    /// Look at this host from here, without a daemon: for one that can't start
+    #[arg(long)]
+    local: bool,
+    /// Where the daemon's state is to be, with --local
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/sandboxd", requires = "local")]
+    state_dir: PathBuf,
+}
 
 impl Doctor {
-    /// Shows all checks. That the daemon does not answer is a finding, too.
+    /// Shows all checks. That the daemon does not answer is a finding, too; then what can be seen from here follows.
     pub async fn perform(self, context: &Context) -> Result<u8, CtlError> {
-        let (answer, raw) = match context.client.get::<DoctorAnswer>("/v1/doctor").await {
-            Ok(answer) => (answer.value, answer.raw.to_vec()),
-            Err(error @ (ClientError::Unreachable { .. } | ClientError::Slow { .. } | ClientError::HungUp(_))) => {
-                let answer = DoctorAnswer { ok: false, checks: vec![no_daemon(error)] };
-                let raw = serde_json::to_vec(&answer).unwrap_or_default(); // strings and a bool: can't fail
-                (answer, raw)
+        let (answer, raw) = if self.local {
+            own(self.look(vec![]))
+        } else {
+            match context.client.get::<DoctorAnswer>("/v1/doctor").await {
+                Ok(answer) => (answer.value, answer.raw.to_vec()),
+                Err(error @ (ClientError::Unreachable { .. } | ClientError::Slow { .. } | ClientError::HungUp(_))) => {
+                    own(self.look(vec![no_daemon(error)]))
+                }
+                Err(error) => return Err(error.into()),
             }
-            Err(error) => return Err(error.into()),
         };
         match context.form {
             Form::Json => context.out.json(&raw)?,
@@ -29,6 +40,17 @@ impl Doctor {
         }
         Ok(u8::from(!answer.ok))
     }
+
+    fn look(&self, mut checks: Vec<Check>) -> DoctorAnswer {
+        checks.extend(findings(&Facts::look(&self.state_dir)).into_iter().map(Check::from));
+        DoctorAnswer { ok: checks.iter().all(|check| check.state != CheckState::Failed), checks }
+    }
+}
+
+/// An answer of our own, with the JSON that a daemon would have sent.
+fn own(answer: DoctorAnswer) -> (DoctorAnswer, Vec<u8>) {
+    let raw = serde_json::to_vec(&answer).unwrap_or_default(); // strings and a bool: can't fail
+    (answer, raw)
 }
 
 fn no_daemon(error: ClientError) -> Check {

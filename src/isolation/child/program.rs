@@ -12,7 +12,7 @@ use super::super::fault::Step;
 use super::super::landlock::Rules;
 use super::super::plan::{Area, INSIDE_UID, SandboxPlan, WORK};
 use super::super::sys;
-use super::super::warden::protocol::{GO, MESSAGE_MAX, RUN_FDS, Request, Run, WAITING, Workspace};
+use super::super::warden::protocol::{GO, Life, MESSAGE_MAX, RUN_FDS, Request, Run, WAITING, Workspace};
 use super::super::warden::words::Words;
 use super::super::{rlimits, warden::wire};
 use super::Steps;
@@ -24,12 +24,15 @@ use nix::sys::stat::{Mode, umask};
 use nix::unistd::{Gid, Uid, fchdir, setgroups, setresgid, setresuid, setsid};
 use std::ffi::{CStr, CString};
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 
 /// Above anything that could be one of 0, 1, 2 or the status socket.
 const FIRST_LIFTED: RawFd = 16;
 /// What most orders fit in: touched ahead, so that no fault on it comes later.
 const USUAL_ORDER: usize = 4096;
+
+/// Where a session's interpreter finds its calls; its answers and its interrupts are the two after it.
+const CONTROL: RawFd = 100;
 
 /// What a run brings: its order and the descriptors beside it.
 struct Orders {
@@ -41,7 +44,7 @@ struct Orders {
 pub(super) fn program_main(plan: &SandboxPlan, orders: BorrowedFd<'_>, rules: Rules, mut steps: Steps) -> ! {
     let status = steps.status;
     steps.take(Step::NewSession, 0, || setsid().map(drop));
-    let ahead = rlimits::of(&plan.limits);
+    let ahead = rlimits::of(&plan.limits, Life::Once);
     for (index, limit) in ahead.into_iter().filter(|limit| !limit.comes_late()).enumerate() {
         steps.take(Step::Rlimits, index, || limit.set());
     }
@@ -61,16 +64,22 @@ pub(super) fn program_main(plan: &SandboxPlan, orders: BorrowedFd<'_>, rules: Ru
     buffer[..USUAL_ORDER].fill(0xff);
     let _ = set_name(c"sandboxd-parked"); // for ps: it waits for a run
     steps.take(Step::TellWaiting, 0, || tell_waiting(orders));
-    let Orders { run, fds } = steps.take(Step::ReceiveRun, 0, || receive(orders, &mut buffer));
+    let Orders { run, mut fds } = steps.take(Step::ReceiveRun, 0, || receive(orders, &mut buffer));
     let _ = set_name(c"sandboxd-init");
+    let control = fds.split_off(RUN_FDS);
 
     let rules = steps.take(Step::LandlockWorkspace, 0, || match run.workspace {
         Workspace::ThrowAway { .. } => Ok(rules), // the areas that init mounted are in the rules already
         Workspace::Project(_) => rules.allow_write(WORK)?.allow_write(Area::Artifacts.path()),
     });
     steps.take(Step::Stdio, 0, || take_stdio(fds));
+    steps.take(Step::Stdio, 1, || take_control(&control));
+    if run.life == Life::Session {
+        // As the program's user and after the session has begun: the kernel remembers who asked, and for which group.
+        steps.take(Step::Stdio, 2, || sys::interrupt_on_input(CONTROL + 2));
+    }
     steps.take(Step::EnterCwd, 0, || enter_cwd(run.words.cwd()));
-    for (index, (limit, ahead)) in rlimits::of(&run.limits).into_iter().zip(ahead).enumerate() {
+    for (index, (limit, ahead)) in rlimits::of(&run.limits, run.life).into_iter().zip(ahead).enumerate() {
         if limit != ahead || limit.comes_late() {
             steps.take(Step::NarrowRlimits, index, || limit.set());
         }
@@ -99,7 +108,7 @@ fn tell_waiting(orders: BorrowedFd<'_>) -> Result<(), Errno> {
 fn receive(orders: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<Orders, Errno> {
     let (len, fds) = wire::receive(orders, buffer)?;
     let Ok(Request::Run(run)) = Request::decode(&buffer[..len]) else { return Err(Errno::EPROTO) };
-    if fds.len() != RUN_FDS {
+    if fds.len() != run.fds() {
         return Err(Errno::EBADMSG);
     }
     Ok(Orders { run, fds })
@@ -119,6 +128,19 @@ fn take_stdio(fds: Vec<OwnedFd>) -> Result<(), Errno> {
     rustix::stdio::dup2_stdout(stdout).map_err(to_errno)?;
     rustix::stdio::dup2_stderr(stderr).map_err(to_errno)?;
     sys::close_on_exec_from(3)
+}
+
+/// Puts a session's three descriptors at their places, where they stay open. Nothing else is up there.
+fn take_control(fds: &[OwnedFd]) -> Result<(), Errno> {
+    for (fd, place) in fds.iter().zip(CONTROL..) {
+        let placed = rustix::io::fcntl_dupfd_cloexec(fd, place).map_err(|e| Errno::from_raw(e.raw_os_error()))?;
+        rustix::io::fcntl_setfd(&placed, rustix::io::FdFlags::empty())
+            .map_err(|e| Errno::from_raw(e.raw_os_error()))?;
+        if placed.into_raw_fd() != place {
+            return Err(Errno::EBADF);
+        }
+    }
+    Ok(())
 }
 
 /// Enters a directory below the work area: no link on the way, nothing outside.

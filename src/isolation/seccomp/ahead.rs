@@ -22,6 +22,7 @@ const NEEDED: &[libc::c_long] = &[
     libc::SYS_dup2,
     libc::SYS_fcntl,
     libc::SYS_fchdir,
+    libc::SYS_getpid,
     libc::SYS_prlimit64,
     libc::SYS_landlock_add_rule,
     libc::SYS_landlock_restrict_self,

@@ -99,6 +99,22 @@ pub fn close_on_exec_from(first: RawFd) -> Result<(), Errno> {
     checked(returned).map(drop)
 }
 
+/// From here on whatever comes in on this descriptor is SIGINT for our process group: F_SETSIG, F_SETOWN and O_ASYNC of
+/// fcntl(2). No pid is looked up when it happens, and nobody but the kernel sends it.
+pub fn interrupt_on_input(fd: RawFd) -> Result<(), Errno> {
+    /// asm-generic/fcntl.h; the crate has no name for it.
+    const F_SETSIG: libc::c_int = 10;
+    // SAFETY: getpid(2) takes nothing and can't fail.
+    let group = -unsafe { libc::getpid() };
+    for (command, value) in
+        [(F_SETSIG, libc::SIGINT), (libc::F_SETOWN, group), (libc::F_SETFL, libc::O_ASYNC | libc::O_NONBLOCK)]
+    {
+        // SAFETY: these commands of fcntl(2) take a plain number; a descriptor that is not open is EBADF.
+        checked(unsafe { libc::fcntl(fd, command, value) }.into())?;
+    }
+    Ok(())
+}
+
 /// Brings the loopback interface of this network namespace up.
 pub fn loopback_up() -> Result<(), Errno> {
     // SAFETY: socket(2) takes plain numbers.

@@ -1,7 +1,7 @@
 //! One sandbox as the warden holds it: waiting, running or dying.
 #![forbid(unsafe_code)]
 
-use super::protocol::{Cause, RunNumber};
+use super::protocol::{Cause, Counted, INTERRUPT_GRACE_MS, RunNumber};
 use crate::isolation::cgroup::Group;
 use crate::isolation::idmap::Range;
 use crate::isolation::spawn::Sandbox;
@@ -10,6 +10,9 @@ use nix::errno::Errno;
 use nix::unistd::{Gid, Uid, fchown};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
+
+/// Longer than any session rests: the front ends an idle one.
+const RESTS: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 /// A sandbox from its fork to the end of its last process.
 #[derive(Debug)]
@@ -41,6 +44,8 @@ pub(super) struct Running {
     pub number: RunNumber,
     pub profile: usize,
     pub limits: Limits,
+    /// The profile's time on the wall and of the processor: no call of a session has more.
+    most_ms: (u64, u64),
     pub deadline: Instant,
     /// When the processor time could be used up at the earliest.
     pub next_cpu_look: Instant,
@@ -49,11 +54,12 @@ pub(super) struct Running {
 
 impl Running {
     /// A run that begins now.
-    pub(super) fn new(number: RunNumber, profile: usize, limits: Limits) -> Self {
+    pub(super) fn new(number: RunNumber, profile: usize, limits: Limits, most: &Limits) -> Self {
         let now = Instant::now();
         let deadline = now + Duration::from_millis(limits.get(Limit::WallMs));
         let next_cpu_look = now + soonest(&limits, 0);
-        Self { number, profile, limits, deadline, next_cpu_look, cause: Cause::Itself }
+        let most_ms = (most.get(Limit::WallMs), most.get(Limit::CpuMs));
+        Self { number, profile, limits, most_ms, deadline, next_cpu_look, cause: Cause::Itself }
     }
 }
 
@@ -75,6 +81,31 @@ impl Held {
         }
         self.group.kill();
         self.sandbox.kill();
+    }
+
+    /// A session begins a call: its clocks start, within what its profile permits.
+    pub(super) fn call(&mut self, wall_ms: u64, cpu_ms: u64) {
+        let used_us = self.group.cpu_us();
+        let State::Running(run) = &mut self.state else { return };
+        let now = Instant::now();
+        let wall_ms = wall_ms.min(run.most_ms.0) + INTERRUPT_GRACE_MS;
+        let cpu_ms = cpu_ms.min(run.most_ms.1);
+        let set = run.limits.set(Limit::CpuMs, cpu_ms);
+        debug_assert!(set.is_ok(), "the record's reader has checked it");
+        run.deadline = now + Duration::from_millis(wall_ms);
+        run.next_cpu_look = now + soonest(&run.limits, used_us);
+    }
+
+    /// A session's call is answered: nothing ends it but processor time that it still uses, as much as one call's.
+    /// What was used since the last answer; from here on the next call's is counted.
+    pub(super) fn rest(&mut self) -> Option<Counted> {
+        let State::Running(run) = &mut self.state else { return None };
+        let counted = self.group.counted();
+        self.group.begin_run();
+        let now = Instant::now();
+        run.deadline = now + RESTS;
+        run.next_cpu_look = now + soonest(&run.limits, 0);
+        Some(counted)
     }
 
     /// Ends a run whose time is up.

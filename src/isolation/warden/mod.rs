@@ -8,7 +8,7 @@
 //! start   leave the host's mount namespace, build each profile's tree, try an id-mapped mount and a whole sandbox
 //!         per profile, say Ready
 //! loop    front: Run ─▶ a waiting sandbox, or range, cgroup, clone3; workspace mounts, order ─▶ Accepted | Refused
-//!                Kill, Reload, Stats, Shutdown
+//!                Kill, Bound, Reload, Stats, Shutdown
 //!         pidfd: all processes of a sandbox are gone ─▶ read the counters, Ended, give range and group back
 //!         clock: wall deadline, processor time
 //!         quiet: build sandboxes that will wait, let go of those too many
@@ -21,6 +21,7 @@ pub mod protocol;
 mod record;
 mod server;
 pub mod setup;
+pub mod store;
 mod sweep;
 mod trial;
 pub mod wire;

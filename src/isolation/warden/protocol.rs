@@ -1,9 +1,10 @@
 //! What front and warden say to each other, and what init says to the front.
 //!
 //! ```text
-//! front ──▶ warden   Run (+ stdin, stdout, stderr), Kill, Reload, Stats, Shutdown
+//! front ──▶ warden   Run (+ stdin, stdout, stderr; a session's + calls, answers, interrupts), Kill, Bound, Reload, Stats,
+//!                    Shutdown; for a session's Run: Call, which starts its clocks, and Rest, which stops them
 //! warden ──▶ front   Accepted (+ status socket) | Refused, then for each Accepted exactly one Ended;
-//!                    Reloaded for each Reload, Stats for each Stats; first of all one Ready
+//!                    Bounded for each Bound, Reloaded for each Reload, Stats for each Stats, Rested for each Rest; first of all one Ready
 //! init  ──▶ front    on the status socket: at most one Fault, at most one Exit
 //! program ▶ warden   on the orders socket: one WAITING byte before its order comes; read where there are mounts to attach
 //! front ──▶ init     on the status socket: one GO byte, without which no program starts
@@ -16,6 +17,7 @@
 
 use super::record::{Reader, Writer};
 use super::setup::Ready;
+use super::store::Bound;
 use super::words::{Words, WordsError};
 use crate::isolation::fault::Fault;
 use crate::model::{ExecId, Limit, LimitError, Limits, ProjectId};
@@ -30,6 +32,10 @@ pub const GO: u8 = b'G';
 pub const WAITING: u8 = b'W';
 /// Descriptors that come with `Run`.
 pub const RUN_FDS: usize = 3;
+/// Descriptors that come with the `Run` of a session: those three, calls, answers and interrupts.
+pub const SESSION_FDS: usize = 6;
+/// How much longer than its time a call may take to heed the front's interrupt before the warden ends its session.
+pub const INTERRUPT_GRACE_MS: u64 = 2000;
 /// Profiles that `Stats` tells of, at most: the record stays small.
 pub const STATS_MAX: usize = 128;
 
@@ -78,6 +84,15 @@ pub enum Workspace {
     Project(ProjectId),
 }
 
+/// How long a run lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Life {
+    /// One program to its end, within its time.
+    Once,
+    /// An interpreter that is told call after call what to run; each call has its own time.
+    Session,
+}
+
 /// One program to run. Descriptors for stdin, stdout and stderr come beside it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
@@ -93,8 +108,21 @@ pub struct Run {
     pub limits: Limits,
     /// Where its files are.
     pub workspace: Workspace,
+    /// How long it lives.
+    pub life: Life,
     /// Command, working directory, arguments and environment.
     pub words: Words,
+}
+
+impl Run {
+    /// How many descriptors come with it.
+    #[must_use]
+    pub fn fds(&self) -> usize {
+        match self.life {
+            Life::Once => RUN_FDS,
+            Life::Session => SESSION_FDS,
+        }
+    }
 }
 
 /// Front to warden.
@@ -104,10 +132,23 @@ pub enum Request {
     Run(Box<Run>),
     /// End a run at once.
     Kill(RunNumber),
+    /// A session begins a call, which has so much time on the wall and of the processor.
+    Call {
+        /// Which.
+        number: RunNumber,
+        /// Wall clock; the grace for an interrupt comes on top.
+        wall_ms: u64,
+        /// Processor time, counted from the last answer on.
+        cpu_ms: u64,
+    },
+    /// A session's call has been answered.
+    Rest(RunNumber),
     /// Read the profiles again; running runs keep what they have.
     Reload,
     /// How the pool stands.
     Stats,
+    /// Limit what a part of a project may hold.
+    Bound(Bound),
     /// End all runs and leave.
     Shutdown,
 }
@@ -181,12 +222,16 @@ pub enum Reply {
     Accepted(RunNumber),
     /// Nothing was started.
     Refused(RunNumber, Refused),
+    /// What a session has used since it rested last.
+    Rested(RunNumber, Counted),
     /// Every process of it is gone.
     Ended(RunNumber, Cause, Counted),
     /// The profiles were read again; none: they could not be, the old ones stay and the log says why.
     Reloaded(Option<Ready>),
     /// The pool of each profile, in the order of the set; the first [`STATS_MAX`] of them.
     Stats(Vec<PoolGauges>),
+    /// The limit holds (0), or the errno that says why not.
+    Bounded(RunNumber, i32),
 }
 
 /// From inside, on the status socket.
@@ -214,6 +259,7 @@ impl Request {
                     Workspace::ThrowAway { inputs } => out.u8(0).u8((*inputs).into()),
                     Workspace::Project(project) => out.u8(1).text(project.as_str()),
                 };
+                out = out.u8((run.life == Life::Session).into());
                 run.words.append_to(&mut out.0);
                 out.0
             }
@@ -221,6 +267,9 @@ impl Request {
             Request::Shutdown => Writer::new(3).0,
             Request::Reload => Writer::new(4).0,
             Request::Stats => Writer::new(5).0,
+            Request::Bound(bound) => bound.write(Writer::new(6)).0,
+            Request::Call { number, wall_ms, cpu_ms } => Writer::new(20).u64(number.0).u64(*wall_ms).u64(*cpu_ms).0,
+            Request::Rest(number) => Writer::new(21).u64(number.0).0,
         }
     }
 
@@ -243,9 +292,10 @@ impl Request {
                     1 => Workspace::Project(fields.id("project")?),
                     other => return Err(ProtocolError::Unknown("workspace", other)),
                 };
+                let life = if fields.flag("life")? { Life::Session } else { Life::Once };
                 // The words are the rest of the datagram; their own decoder refuses anything after them.
                 let words = Words::decode(fields.0)?;
-                Ok(Request::Run(Box::new(Run { number, profile, set, exec, limits, workspace, words })))
+                Ok(Request::Run(Box::new(Run { number, profile, set, exec, limits, workspace, life, words })))
             }
             2 => {
                 let number = fields.number()?;
@@ -263,6 +313,23 @@ impl Request {
             5 => {
                 fields.end()?;
                 Ok(Request::Stats)
+            }
+            6 => {
+                let bound = Bound::read(&mut fields)?;
+                fields.end()?;
+                Ok(Request::Bound(bound))
+            }
+            20 => {
+                let (number, wall_ms, cpu_ms) = (fields.number()?, fields.u64("wall")?, fields.u64("cpu")?);
+                Limit::WallMs.check(wall_ms)?;
+                Limit::CpuMs.check(cpu_ms)?;
+                fields.end()?;
+                Ok(Request::Call { number, wall_ms, cpu_ms })
+            }
+            21 => {
+                let number = fields.number()?;
+                fields.end()?;
+                Ok(Request::Rest(number))
             }
             other => Err(ProtocolError::Unknown("request", other)),
         }
@@ -285,15 +352,30 @@ impl Refused {
     fn from_code(tag: u8, detail: i32) -> Result<Self, ProtocolError> {
         let unknown = ProtocolError::Unknown("refusal", tag);
         let small = || u8::try_from(detail).map_err(|_| unknown.clone());
-        Ok(match tag {
-            0 => Refused::Profile,
-            1 => Refused::Wider(Limit::ALL.get(usize::from(small()?)).copied().ok_or(unknown)?),
-            2 => Refused::Workspace(detail),
-            3 => Refused::Layer(small()?),
-            4 => Refused::Cgroup(detail),
-            5 => Refused::Spawn(detail),
-            6 => Refused::Busy,
+        Ok(match (tag, detail) {
+            (0, 0) => Refused::Profile,
+            (1, _) => Refused::Wider(Limit::ALL.get(usize::from(small()?)).copied().ok_or(unknown)?),
+            (2, _) => Refused::Workspace(detail),
+            (3, _) => Refused::Layer(small()?),
+            (4, _) => Refused::Cgroup(detail),
+            (5, _) => Refused::Spawn(detail),
+            (6, 0) => Refused::Busy,
             _ => return Err(unknown),
+        })
+    }
+}
+
+impl Counted {
+    fn write(&self, out: Writer) -> Writer {
+        out.u64(self.cpu_us).maybe(self.memory_peak_bytes).maybe(self.pids_peak).u64(self.pids_refused)
+    }
+
+    fn read(fields: &mut Reader<'_>) -> Result<Self, ProtocolError> {
+        Ok(Self {
+            cpu_us: fields.u64("cpu")?,
+            memory_peak_bytes: fields.maybe("memory")?,
+            pids_peak: fields.maybe("pids")?,
+            pids_refused: fields.u64("pids refused")?,
         })
     }
 }
@@ -308,21 +390,14 @@ impl Reply {
                 let (tag, detail) = refused.code();
                 Writer::new(2).u64(number.0).u8(tag).i32(detail).0
             }
-            Reply::Ended(number, cause, counted) => {
-                Writer::new(3)
-                    .u64(number.0)
-                    .u8(*cause as u8)
-                    .u64(counted.cpu_us)
-                    .maybe(counted.memory_peak_bytes)
-                    .maybe(counted.pids_peak)
-                    .u64(counted.pids_refused)
-                    .0
-            }
+            Reply::Ended(number, cause, counted) => counted.write(Writer::new(3).u64(number.0).u8(*cause as u8)).0,
+            Reply::Rested(number, counted) => counted.write(Writer::new(20).u64(number.0)).0,
             Reply::Reloaded(ready) => {
                 let mut out = Writer::new(4).u8(ready.is_some().into());
                 out.0.extend(ready.iter().flat_map(Ready::encode));
                 out.0
             }
+            Reply::Bounded(number, errno) => Writer::new(6).u64(number.0).i32(*errno).0,
             Reply::Stats(pools) => {
                 let pools = &pools[..pools.len().min(STATS_MAX)];
                 let mut out = Writer::new(5).u8(u8::try_from(pools.len()).expect("STATS_MAX fits a byte"));
@@ -350,14 +425,9 @@ impl Reply {
                     4 => Cause::Oom,
                     other => return Err(ProtocolError::Unknown("cause", other)),
                 };
-                let counted = Counted {
-                    cpu_us: fields.u64("cpu")?,
-                    memory_peak_bytes: fields.maybe("memory")?,
-                    pids_peak: fields.maybe("pids")?,
-                    pids_refused: fields.u64("pids refused")?,
-                };
-                Reply::Ended(number, cause, counted)
+                Reply::Ended(number, cause, Counted::read(&mut fields)?)
             }
+            20 => Reply::Rested(fields.number()?, Counted::read(&mut fields)?),
             4 => {
                 let ready = match fields.flag("reloaded")? {
                     false => None,
@@ -385,6 +455,7 @@ impl Reply {
                 }
                 Reply::Stats(pools)
             }
+            6 => Reply::Bounded(fields.number()?, fields.i32("bounded")?),
             other => return Err(ProtocolError::Unknown("reply", other)),
         };
         fields.end()?;
@@ -449,6 +520,7 @@ mod tests {
             exec: ExecId::generate(),
             limits: Limits::default(),
             workspace,
+            life: Life::Session,
             words: Words::new("/bin/true", "", ["true"], ["A=b"]).expect("small words"),
         }))
     }
@@ -460,6 +532,8 @@ mod tests {
             a_run(Workspace::ThrowAway { inputs: true }),
             a_run(project),
             Request::Kill(RunNumber(u64::MAX)),
+            Request::Call { number: RunNumber(4), wall_ms: 5, cpu_ms: 6 },
+            Request::Rest(RunNumber(4)),
             Request::Reload,
             Request::Stats,
             Request::Shutdown,
@@ -477,6 +551,7 @@ mod tests {
         for reply in refusals.map(|refused| Reply::Refused(number, refused)).into_iter().chain([
             Reply::Accepted(number),
             Reply::Ended(number, Cause::Oom, counted),
+            Reply::Rested(number, counted),
             Reply::Reloaded(None),
             Reply::Stats(vec![PoolGauges { idle: 1, busy: 2, target: 3, hits: 4, misses: u64::MAX }; STATS_MAX]),
             Reply::Reloaded(Some(Ready { digest: [7; 32], idmap_errno: 0, profiles: vec![], lacking: vec![] })),

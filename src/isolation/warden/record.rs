@@ -26,7 +26,7 @@ impl Writer {
         self.0.extend(value.to_le_bytes());
         self
     }
-    /// A count that may be absent: one flag byte and the number.
+    /// A count that may be absent: one flag byte and the number, 0 where it is absent.
     pub(super) fn maybe(self, value: Option<u64>) -> Self {
         self.u8(value.is_some().into()).u64(value.unwrap_or(0))
     }
@@ -78,9 +78,11 @@ impl<'a> Reader<'a> {
         }
     }
     pub(super) fn maybe(&mut self, field: &'static str) -> Result<Option<u64>, ProtocolError> {
-        let present = self.flag(field)?;
-        let value = self.u64(field)?;
-        Ok(present.then_some(value))
+        match (self.flag(field)?, self.u64(field)?) {
+            (true, value) => Ok(Some(value)),
+            (false, 0) => Ok(None),
+            (false, _) => Err(ProtocolError::Unknown(field, 0)),
+        }
     }
     pub(super) fn id<T: std::str::FromStr>(&mut self, field: &'static str) -> Result<T, ProtocolError> {
         let len = self.u8(field)?;

@@ -3,8 +3,9 @@
 
 use super::held::{Held, Running, State, give_pipe_to};
 use super::pool::{Pool, PoolBounds, Slot};
-use super::protocol::{Cause, MESSAGE_MAX, RUN_FDS, Refused, Reply, Request, Run, RunNumber};
+use super::protocol::{Cause, MESSAGE_MAX, Refused, Reply, Request, Run, RunNumber};
 use super::setup::{Footing, Grounds, Prepared, set_number};
+use super::store;
 use super::sweep::Sweeper;
 use super::wire;
 use super::workspaces::Workspaces;
@@ -13,7 +14,7 @@ use crate::isolation::cgroup::Group;
 use crate::isolation::idmap::{Range, Ranges};
 use crate::isolation::plan::SandboxPlan;
 use crate::isolation::spawn::spawn;
-use crate::model::Layer;
+use crate::model::{Layer, Limit};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use std::collections::HashMap;
@@ -66,6 +67,8 @@ pub(super) struct Server {
     last_slot: u64,
     /// The sandbox of each run.
     runs: HashMap<RunNumber, Slot>,
+    /// The artifacts of each run that have a limit while it lasts.
+    limited: HashMap<RunNumber, OwnedFd>,
     bounds: PoolBounds,
     pool: Pool,
     sweeper: Sweeper,
@@ -106,6 +109,7 @@ impl Server {
             held: HashMap::new(),
             last_slot: 0,
             runs: HashMap::new(),
+            limited: HashMap::new(),
             bounds,
             pool: pool_for(bounds, &prepared),
             prepared,
@@ -205,7 +209,7 @@ impl Server {
             Err(errno) => return Err(End::Misspoken(errno.to_string())),
         };
         match Request::decode(&self.buffer[..len]) {
-            Ok(Request::Run(run)) if fds.len() == RUN_FDS => {
+            Ok(Request::Run(run)) if fds.len() == run.fds() => {
                 self.heard = Instant::now();
                 self.lacking.get_or_insert(self.heard);
                 let reply = self.start(&run, len, &fds);
@@ -217,6 +221,21 @@ impl Server {
                     held.end(Cause::Killed);
                 }
                 Ok(())
+            }
+            Ok(Request::Bound(bound)) if fds.is_empty() => {
+                let done = self.bound(&bound).err().map_or(0, |errno| errno as i32);
+                self.tell(&Reply::Bounded(bound.number, done))
+            }
+            Ok(Request::Call { number, wall_ms, cpu_ms }) if fds.is_empty() => {
+                if let Some(held) = self.runs.get(&number).and_then(|slot| self.held.get_mut(slot)) {
+                    held.call(wall_ms, cpu_ms);
+                }
+                Ok(()) // one that has just ended says so itself
+            }
+            Ok(Request::Rest(number)) if fds.is_empty() => {
+                let rested =
+                    self.runs.get(&number).and_then(|slot| self.held.get_mut(slot)).and_then(super::held::Held::rest);
+                rested.map_or(Ok(()), |counted| self.tell(&Reply::Rested(number, counted)))
             }
             Ok(Request::Reload) if fds.is_empty() => self.reload(),
             Ok(Request::Stats) if fds.is_empty() => self.tell(&self.stats()),
@@ -256,6 +275,18 @@ impl Server {
             }
         };
         self.tell(&Reply::Reloaded(reloaded))
+    }
+
+    /// No part of a project may hold more than some profile gives.
+    fn bound(&self, bound: &store::Bound) -> Result<(), Errno> {
+        let widest = self.prepared.iter().filter_map(|prepared| match prepared {
+            Prepared::Usable(plan) => Some(plan.limits.get(Limit::WorkBytes)),
+            Prepared::Missing(_) => None,
+        });
+        if widest.max().is_none_or(|most| bound.bytes > most) {
+            return Err(Errno::EPERM);
+        }
+        self.workspaces.bound(bound)
     }
 
     fn reply_to_run(&self, number: RunNumber, started: Result<OwnedFd, Refused>) -> Result<(), End> {
@@ -349,6 +380,10 @@ impl Server {
         let held = self.held.get_mut(&slot).ok_or(Refused::Spawn(Errno::ESRCH as i32))?;
         let State::Waiting(profile) = held.state else { return Err(spawn_error(Errno::ESRCH)) };
         let range = held.range;
+        let most = match self.prepared.get(profile) {
+            Some(Prepared::Usable(plan)) => plan.limits,
+            _ => return Err(Refused::Profile),
+        };
         let mounts = self
             .workspaces
             .mounts(run, range, &mut self.ranges, &self.grounds.proof)
@@ -356,8 +391,7 @@ impl Server {
         for fd in stdio {
             give_pipe_to(range, fd).map_err(spawn_error)?;
         }
-        let Some(Prepared::Usable(plan)) = self.prepared.get(profile) else { return Err(Refused::Profile) };
-        match Attach::of(run, &plan.limits, &mounts).and_then(|attach| held.sandbox.attach(&attach)) {
+        match Attach::of(run, &most, &mounts.trees).and_then(|attach| held.sandbox.attach(&attach)) {
             Err(Errno::ESRCH) => return Err(spawn_error(Errno::ESRCH)),
             attached => attached.map_err(|errno| Refused::Workspace(errno as i32))?,
         }
@@ -366,8 +400,9 @@ impl Server {
         held.group.begin_run();
         let fds: Vec<BorrowedFd<'_>> = stdio.iter().map(AsFd::as_fd).collect();
         held.sandbox.order_if_alive(&self.buffer[..len], &fds).map_err(spawn_error)?;
-        held.state = State::Running(Running::new(run.number, profile, run.limits));
+        held.state = State::Running(Running::new(run.number, profile, run.limits, &most));
         self.runs.insert(run.number, slot);
+        self.limited.extend(mounts.artifacts.map(|top| (run.number, top)));
         held.status.take().ok_or(Refused::Spawn(Errno::ESRCH as i32))
     }
 
@@ -385,8 +420,7 @@ impl Server {
         match std::mem::replace(&mut held.state, State::Dying) {
             State::Running(run) => {
                 let ended = ended(&run, &held.group);
-                self.runs.remove(&run.number);
-                self.tell(&ended)
+                self.end_run(run.number, &ended)
             }
             // A waiting one whose program's process died: its init goes too, and `finish` replaces it.
             other => {
@@ -396,14 +430,20 @@ impl Server {
         }
     }
 
+    /// Tells how a run ended; from then on the front does with what it left as it likes.
+    fn end_run(&mut self, number: RunNumber, ended: &Reply) -> Result<(), End> {
+        self.runs.remove(&number);
+        if let Some(Err(errno)) = self.limited.remove(&number).map(|top| self.workspaces.limit(&top, None)) {
+            tracing::warn!(%errno, "the limit on what a run left can't be taken away; it may not be recorded");
+        }
+        self.tell(ended)
+    }
+
     /// Every process of this sandbox is gone: count and tell if that is not done, give back.
     fn finish(&mut self, slot: Slot) -> Result<(), End> {
         let Some(mut held) = self.held.remove(&slot) else { return Ok(()) };
         let ended = match &held.state {
-            State::Running(run) => {
-                self.runs.remove(&run.number);
-                self.tell(&ended(run, &held.group))
-            }
+            State::Running(run) => self.end_run(run.number, &ended(run, &held.group)),
             State::Waiting(profile) => {
                 tracing::warn!(profile, "a waiting sandbox died; another one takes its place");
                 self.pool.lost(*profile, slot, Instant::now());

@@ -90,6 +90,7 @@ fn try_in(
         exec: ExecId::generate(),
         limits: plan.limits,
         workspace: Workspace::ThrowAway { inputs: false },
+        life: super::protocol::Life::Once,
         words: Words::new("/nonexistent/trial", "", ["trial"], no_env).expect("two short words"),
     };
     let (sandbox, status) = spawn(proof, plan, group, ranges, range, null, net).map_err(TrialError::Spawn)?;

@@ -10,8 +10,8 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-/// Most descriptors beside one message: stdio and the three areas of a workspace.
-pub const FDS_MAX: usize = 6;
+/// Most descriptors beside one message: stdio, the three of a session and the three areas of a workspace.
+pub const FDS_MAX: usize = 9;
 
 fn to_errno(errno: rustix::io::Errno) -> Errno {
     Errno::from_raw(errno.raw_os_error())

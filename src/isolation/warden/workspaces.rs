@@ -2,8 +2,10 @@
 #![forbid(unsafe_code)]
 
 use super::protocol::{Run, Workspace};
+use super::store::{self, Bound, LIVE};
 use crate::isolation::idmap::{Range, Ranges};
 use crate::isolation::sys::{SingleThreaded, TreeAttributes, clone_tree, idmap_tree};
+use crate::model::{Limit, ProjectId};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,8 +23,8 @@ impl Workspaces {
     }
 
     /// Opens a path made of ids only. A link anywhere on the way is refused, as is anything outside.
-    fn open(&self, path: &str) -> Result<OwnedFd, Errno> {
-        let how = OpenHow::new().flags(OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC).resolve(
+    fn open(&self, path: &str, access: OFlag) -> Result<OwnedFd, Errno> {
+        let how = OpenHow::new().flags(access | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC).resolve(
             ResolveFlag::RESOLVE_BENEATH
                 | ResolveFlag::RESOLVE_NO_SYMLINKS
                 | ResolveFlag::RESOLVE_NO_MAGICLINKS
@@ -47,7 +49,7 @@ impl Workspaces {
         ranges: &mut Ranges,
         proof: &SingleThreaded,
     ) -> Result<OwnedFd, Errno> {
-        let directory = self.open(path)?;
+        let directory = self.open(path, OFlag::O_PATH)?;
         let tree = clone_tree(directory.as_fd(), c"", false)?;
         let namespace = ranges.workspace_map(range, proof)?;
         idmap_tree(tree.as_fd(), namespace, attributes)?;
@@ -61,17 +63,57 @@ impl Workspaces {
         range: Range,
         ranges: &mut Ranges,
         proof: &SingleThreaded,
-    ) -> Result<Vec<OwnedFd>, Errno> {
+    ) -> Result<Mounts, Errno> {
+        let mut artifacts = None;
         let areas = match &run.workspace {
             Workspace::ThrowAway { inputs: false } => vec![],
             // The daemon's own names begin with a dot, which no project id does.
             Workspace::ThrowAway { inputs: true } => vec![(format!(".{}/inputs", run.exec), READ_ONLY)],
-            Workspace::Project(project) => vec![
-                (format!("{project}/inputs"), READ_ONLY),
-                (format!("{project}/work"), WRITABLE),
-                (format!("{project}/artifacts/{}", run.exec), WRITABLE),
-            ],
+            Workspace::Project(project) => {
+                let left = format!("{project}/artifacts/{}", run.exec);
+                let home = match self.subvolume(project, LIVE)? {
+                    None => project.to_string(),
+                    Some(live) => {
+                        self.limit(&live, Some(run.limits.get(Limit::WorkBytes)))?;
+                        let top = self.open(&left, OFlag::O_RDONLY)?;
+                        self.limit(&top, Some(run.limits.get(Limit::ArtifactsBytes)))?;
+                        artifacts = Some(top);
+                        format!("{project}/{LIVE}")
+                    }
+                };
+                vec![(format!("{home}/inputs"), READ_ONLY), (format!("{home}/work"), WRITABLE), (left, WRITABLE)]
+            }
         };
-        areas.into_iter().map(|(path, attributes)| self.mapped(&path, attributes, range, ranges, proof)).collect()
+        let mapped = areas.into_iter().map(|(path, attributes)| self.mapped(&path, attributes, range, ranges, proof));
+        Ok(Mounts { trees: mapped.collect::<Result<_, _>>()?, artifacts })
     }
+
+    /// A project's subvolume, held open at its top; none if its areas are plain directories.
+    fn subvolume(&self, project: &ProjectId, name: &str) -> Result<Option<OwnedFd>, Errno> {
+        match self.open(&format!("{project}/{name}"), OFlag::O_RDONLY) {
+            Ok(top) => Ok(Some(top)),
+            Err(Errno::ENOENT) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Limits a subvolume, or takes its limit away.
+    pub(super) fn limit(&self, top: &OwnedFd, bytes: Option<u64>) -> Result<(), Errno> {
+        store::limit(top, &self.open(".", OFlag::O_RDONLY)?, bytes)
+    }
+
+    /// Limits a part of a project.
+    pub(super) fn bound(&self, bound: &Bound) -> Result<(), Errno> {
+        let part = self.subvolume(&bound.project, bound.part.name())?.ok_or(Errno::ENOENT)?;
+        self.limit(&part, Some(bound.bytes))
+    }
+}
+
+/// What a run gets of the workspaces.
+#[derive(Debug)]
+pub(super) struct Mounts {
+    /// To be moved into place.
+    pub(super) trees: Vec<OwnedFd>,
+    /// The artifacts, if they have a limit, which goes with the program: what the front writes there is not its doing.
+    pub(super) artifacts: Option<OwnedFd>,
 }
