@@ -73,6 +73,8 @@ steps! {
     ForkProgram: Some(Layer::Pid), "fork the program's process";
     /// The reaper needs no right any more; a program under an init that kept its own does not run.
     InitGivesUp: Some(Layer::Privileges), "give up its init's rights";
+    /// A warden with many sandboxes has high numbers; a session's descriptors have places up there.
+    LowerDescriptors: Some(Layer::Privileges), "move its descriptors down";
     /// No controlling terminal, own process group.
     NewSession: Some(Layer::Privileges), "start a session";
     /// Hard limits of the profile: the program can't raise them.

@@ -83,7 +83,7 @@ pub fn init_main(plan: &SandboxPlan, handles: &Handles<'_>, proof: &SingleThread
     steps.take(Step::DropBoundingSet, 0, sys::drop_bounding_set);
 
     match steps.take(Step::ForkProgram, 0, || sys::fork_plain(proof)) {
-        None => program::program_main(plan, handles.orders, rules, steps),
+        None => program::program_main(plan, handles, rules, steps),
         Some(program) => reap(plan, program, handles, steps, &oom_score),
     }
 }

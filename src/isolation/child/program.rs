@@ -16,6 +16,7 @@ use super::super::warden::protocol::{GO, Life, MESSAGE_MAX, RUN_FDS, Request, Ru
 use super::super::warden::words::Words;
 use super::super::{rlimits, warden::wire};
 use super::Steps;
+use super::init::Handles;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::prctl::set_name;
@@ -24,7 +25,7 @@ use nix::sys::stat::{Mode, umask};
 use nix::unistd::{Gid, Uid, fchdir, setgroups, setresgid, setresuid, setsid};
 use std::ffi::{CStr, CString};
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 
 /// Above anything that could be one of 0, 1, 2 or the status socket.
 const FIRST_LIFTED: RawFd = 16;
@@ -41,8 +42,10 @@ struct Orders {
 }
 
 /// From the fork to execve. `rules` and `steps` come from init, whose copy of them is its own.
-pub(super) fn program_main(plan: &SandboxPlan, orders: BorrowedFd<'_>, rules: Rules, mut steps: Steps) -> ! {
-    let status = steps.status;
+pub(super) fn program_main(plan: &SandboxPlan, handles: &Handles<'_>, rules: Rules, mut steps: Steps) -> ! {
+    let [orders, lowered] = steps.take(Step::LowerDescriptors, 0, || lower([handles.orders, handles.status]));
+    let (orders, status) = (orders.as_fd(), lowered.as_raw_fd());
+    steps.status = status;
     steps.take(Step::NewSession, 0, || setsid().map(drop));
     let ahead = rlimits::of(&plan.limits, Life::Once);
     for (index, limit) in ahead.into_iter().filter(|limit| !limit.comes_late()).enumerate() {
@@ -95,6 +98,17 @@ pub(super) fn program_main(plan: &SandboxPlan, orders: BorrowedFd<'_>, rules: Ru
         steps.take(Step::Seccomp, 0, || sys::load_seccomp(&plan.filter));
     }
     match steps.take(Step::Exec, 0, || exec_first(&candidates, &argv, &envp)) {}
+}
+
+/// Copies these to the lowest numbers and closes whatever is up high: the rules were opened after the warden's descriptors
+/// were closed and are low already.
+fn lower(fds: [BorrowedFd<'_>; 2]) -> Result<[OwnedFd; 2], Errno> {
+    let low = |fd| rustix::io::fcntl_dupfd_cloexec(fd, 3).map_err(|errno| Errno::from_raw(errno.raw_os_error()));
+    let [orders, status] = fds.map(low);
+    let lowered = [orders?, status?];
+    let keep: [RawFd; FIRST_LIFTED as usize] = std::array::from_fn(|fd| fd as RawFd);
+    sys::close_all_but(&keep)?;
+    Ok(lowered)
 }
 
 /// The warden's copy of this word is read only if it has mounts to attach.

@@ -119,8 +119,11 @@ fn leads(program: &[Instruction], first: usize, architecture: u32, number: u32) 
     }
 }
 
-/// A binary tree over the ranges, and where in it a jump to a part has to be filled in.
-fn tree(ranges: &[(u32, Leads)]) -> Option<(Vec<Instruction>, Vec<(usize, usize)>)> {
+/// Where in a tree a jump has to be filled in, and to which part.
+type Places = Vec<(usize, usize)>;
+
+/// A binary tree over the ranges, and its jumps to parts.
+fn tree(ranges: &[(u32, Leads)]) -> Option<(Vec<Instruction>, Places)> {
     let plain = |code, k| Instruction { code, jt: 0, jf: 0, k };
     match ranges {
         [] => None,
