@@ -356,8 +356,9 @@ impl Pipeline {
             permit = permit.within(&reservation.amounts());
             reservation.started(); // whatever happens to this task from here on, it is not for free
         }
-        let filter = in_force.filters[usize::from(permit.profile_index())].clone();
-        let under = Under { set: in_force.set, filter };
+        let profile = usize::from(permit.profile_index());
+        let net = in_force.profiles.iter().nth(profile).map_or_else(Default::default, |profile| profile.net_namespace);
+        let under = Under { set: in_force.set, filter: in_force.filters[profile].clone(), net };
         self.0.admission.started.fetch_add(1, Ordering::Relaxed);
         let begins = recording::begins(&judged.call, judged, listed);
         self.0.ledger.post_running(&listed.exec, None, Some(begins.id.to_string()));

@@ -357,6 +357,7 @@ fn profile_answer(in_force: &InForce, place: usize) -> Option<ProfileAnswer> {
         landlock_min_abi: profile.landlock_min_abi,
         seccomp: in_force.filters.get(place)?.clone(),
         tcp: profile.tcp,
+        net_namespace: profile.net_namespace,
         limits: profile.limits,
         env: profile.env.clone(),
     })

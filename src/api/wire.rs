@@ -11,8 +11,8 @@ pub use sessions::*;
 pub use snapshots::*;
 
 use crate::model::{
-    Amounts, Budget, CallReport, CapabilitySet, Ending, Enforcement, ExecSpec, Layer, LimitHit, Limits, Outcome,
-    Output, PolicyOverrides, Role, SeccompReport, Tcp, Timestamp, Usage,
+    Amounts, Budget, CallReport, CapabilitySet, Ending, Enforcement, ExecSpec, Layer, LimitHit, Limits, NetNamespace,
+    Outcome, Output, PolicyOverrides, Role, SeccompReport, Tcp, Timestamp, Usage,
 };
 use crate::terms::SecurityMode;
 use base64::Engine;
@@ -527,6 +527,8 @@ pub struct ProfileAnswer {
     pub seccomp: SeccompReport,
     /// TCP inside.
     pub tcp: Tcp,
+    /// Whether its network namespaces are used again.
+    pub net_namespace: NetNamespace,
     /// The most any run may have.
     pub limits: Limits,
     /// Environment of every program.

@@ -11,8 +11,8 @@ use crate::isolation::warden::protocol::{Cause, Counted, GO, Life, Refused, Run,
 use crate::isolation::warden::store::Part;
 use crate::isolation::warden::words::{Words, WordsError};
 use crate::model::{
-    CgroupMode, CgroupReport, Enforcement, ExecId, Hold, Layer, Limit, Outcome, ProjectId, SeccompReport, StoreReport,
-    Usage,
+    CgroupMode, CgroupReport, Enforcement, ExecId, Hold, Layer, Limit, NetNamespace, Outcome, ProjectId, SeccompReport,
+    StoreReport, Usage,
 };
 use crate::observe;
 use crate::policy::Permit;
@@ -62,7 +62,13 @@ pub struct Under {
     pub set: u64,
     /// The profile's filter.
     pub filter: SeccompReport,
+    /// Whose network namespace its sandboxes have.
+    pub net: NetNamespace,
 }
+
+/// What `net_namespace = "recycled"` gives away, in the words of `enforcement`.
+const RECYCLED: &str =
+    "network namespace: not fresh; its own loopback, looked through and found as new (net_namespace = \"recycled\")";
 
 /// Why no outcome came of a run.
 #[derive(Debug, thiserror::Error)]
@@ -313,9 +319,13 @@ impl Executor {
             "btrfs" => degraded.push("workspace: btrfs limits the bytes that files take, not their number".to_owned()),
             _ => {}
         }
-        let names = ["user", "mount", "pid", "ipc", "uts", "cgroup", "net"];
+        let mut names = vec!["user", "mount", "pid", "ipc", "uts", "cgroup"];
+        match under.net {
+            NetNamespace::Fresh => names.push("net"),
+            NetNamespace::Recycled => degraded.push(RECYCLED.to_owned()),
+        }
         Enforcement {
-            namespaces: names.map(str::to_owned).to_vec(),
+            namespaces: names.into_iter().map(str::to_owned).collect(),
             landlock: report,
             seccomp: under.filter.clone(),
             cgroup: CgroupReport {
@@ -347,7 +357,9 @@ pub(super) fn refuse_fault(fault: Fault) -> Result<(), RunError> {
     match (fault.step, Errno::from_raw(fault.errno)) {
         (Step::Exec, _) => Ok(()),
         (Step::EnterCwd, Errno::ENOENT | Errno::ENOTDIR) => Err(WorkspaceError::Missing("exec.cwd").into()),
-        (Step::EnterCwd, Errno::ELOOP | Errno::EXDEV) => Err(WorkspaceError::Boundary("exec.cwd").into()),
+        (Step::EnterCwd, Errno::ELOOP | Errno::EXDEV | Errno::EACCES) => {
+            Err(WorkspaceError::Boundary("exec.cwd").into())
+        }
         _ => Err(RunError::Layer(fault)),
     }
 }
@@ -378,7 +390,7 @@ impl StatusSocket {
         let _ = rustix::net::send(&self.0, &[GO], rustix::net::SendFlags::NOSIGNAL);
     }
 
-    /// What init said last before it was gone. A fault is the last word even if an exit follows it.
+    /// What init said last. A fault is the last word even if an exit follows it; after an exit nothing comes.
     pub(super) async fn last_word(&self) -> Option<Status> {
         let mut last = None;
         let mut record = [0; STATUS_LEN];
@@ -392,8 +404,8 @@ impl StatusSocket {
                 .await;
             match received {
                 Ok((_, len @ 1..)) => match Status::decode(&record[..len]) {
-                    Ok(status) if !matches!(last, Some(Status::Fault(_))) => last = Some(status),
-                    Ok(_) => {}
+                    Ok(status @ Status::Fault(_)) => last = Some(status),
+                    Ok(exit) => return last.or(Some(exit)),
                     Err(error) => tracing::error!(%error, "a sandbox's init sent something that is no status"),
                 },
                 // An init that died without hearing our go makes one such error; what it said still waits behind it.

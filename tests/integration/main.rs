@@ -26,6 +26,7 @@ mod journal;
 mod large;
 mod lifecycle;
 mod manager;
+mod netns;
 mod paths;
 mod pool;
 mod profiles;

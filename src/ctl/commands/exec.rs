@@ -284,6 +284,7 @@ fn in_sandbox(request: ExecRequest, session: Option<String>) -> SandboxExecReque
         task_ref: request.task_ref,
         grant_id: request.grant_id,
         call_id: request.call_id,
+        report: request.report,
     }
 }
 

@@ -20,6 +20,8 @@ pub(super) struct Held {
     pub sandbox: Sandbox,
     pub group: Group,
     pub range: Range,
+    /// Its network namespace, if that is used again.
+    pub net: Option<OwnedFd>,
     /// The front's end of its status socket, until the front has it.
     pub status: Option<OwnedFd>,
     pub state: State,

@@ -6,6 +6,7 @@
 //! warden ──▶ front   Accepted (+ status socket) | Refused, then for each Accepted exactly one Ended;
 //!                    Bounded for each Bound, Reloaded for each Reload, Stats for each Stats, Rested for each Rest; first of all one Ready
 //! init  ──▶ front    on the status socket: at most one Fault, at most one Exit
+//! program ▶ warden   on the orders socket: one WAITING byte before its order comes; read where there are mounts to attach
 //! front ──▶ init     on the status socket: one GO byte, without which no program starts
 //! ```
 //!
@@ -27,6 +28,8 @@ pub(super) const VERSION: u8 = 1;
 pub const MESSAGE_MAX: usize = super::words::WORDS_MAX + 1024;
 /// The byte on the status socket that lets a prepared program start.
 pub const GO: u8 = b'G';
+/// The byte on the orders socket by which a sandbox says that it waits: its mounts are finished.
+pub const WAITING: u8 = b'W';
 /// Descriptors that come with `Run`.
 pub const RUN_FDS: usize = 3;
 /// Descriptors that come with the `Run` of a session: those three, calls, answers and interrupts.
