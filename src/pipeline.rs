@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod admission;
+mod ahead;
 mod consent;
 mod execs;
 mod files;
@@ -15,7 +16,9 @@ mod outgoing;
 mod recording;
 mod sandboxes;
 mod sessions;
+mod snapshots;
 
+pub use ahead::WarmSettings;
 pub use consent::{ConfirmationView, Edit};
 pub use execs::{Left, RetentionSettings};
 pub use files::{FileWish, Piece, UploadWish};
@@ -24,6 +27,7 @@ pub use outgoing::{Choice, Outgoing};
 pub use recording::{Call, outputs_digest};
 pub use sandboxes::{CapabilityView, SandboxSettings, SandboxView, SandboxWish};
 pub use sessions::{SessionSettings, SessionView, SessionWish};
+pub use snapshots::DiffWish;
 
 use crate::evidence::{Begin, EvidenceError, EvidenceId, Journal};
 use crate::executor::{Executor, ProfileState, RunError, StopCause, Under};
@@ -35,11 +39,12 @@ use crate::policy::grant::Grant;
 use crate::policy::risk::{Risk, assess};
 use crate::policy::{Approval, Facts, Permit, Refusal, Stage, judge_in_stages};
 use crate::profile::Profiles;
-use crate::workspace::Store;
+use crate::workspace::{Changes, Store};
 use admission::{Admission, CancelOnDrop, Listed};
 use consent::Confirmations;
 use sandboxes::Turns;
 use sessions::{Seat, Sessions};
+use snapshots::Uses;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -110,6 +115,8 @@ pub struct Finished {
     pub evidence: (EvidenceId, EvidenceId),
     /// What it left, if it had a project.
     pub left: Option<Left>,
+    /// What changed while it ran, if that was asked for.
+    pub files: Option<Changes>,
 }
 
 impl Finished {
@@ -142,6 +149,9 @@ struct Shared {
     store: Arc<Store>,
     turns: Turns,
     sessions: Sessions,
+    uses: Uses,
+    shelves: ahead::Shelves,
+    warm: WarmSettings,
     transfers: Semaphore,
     settings: Settings,
 }
@@ -161,6 +171,8 @@ pub struct Settings {
     pub sessions: SessionSettings,
     /// How long it is known what ran.
     pub retention: RetentionSettings,
+    /// Snapshots that one sandbox may have.
+    pub max_snapshots: u64,
 }
 
 /// The way through; cheap to clone.
@@ -183,10 +195,11 @@ impl Pipeline {
         journal: Journal,
         store: Arc<Store>,
         settings: Settings,
+        warm: WarmSettings,
     ) -> Self {
         let admission = Arc::new(Admission::new(settings.places, settings.queue_max));
         let (confirmations, turns, sessions) = (Confirmations::default(), Turns::default(), Sessions::default());
-        let transfers = Semaphore::new(files::TRANSFERS_MAX);
+        let (transfers, uses) = (Semaphore::new(files::TRANSFERS_MAX), Uses::default());
         let shared = Shared {
             source,
             executor,
@@ -197,6 +210,9 @@ impl Pipeline {
             store,
             turns,
             sessions,
+            uses,
+            shelves: ahead::Shelves::default(),
+            warm,
             transfers,
             settings,
         };
@@ -273,12 +289,24 @@ impl Pipeline {
             let taken = self.take_seat(&listed, &judged, wish).await;
             seat = Some(self.told(&asked, taken).await?);
         }
-        let place = tokio::select! {
-            place = self.0.admission.place() => place.map_err(Failure::from),
-            () = listed.stop.stopped() => Err(Refusal::NoSuchExec.into()),
+        let (place, mut noted) = match self.0.admission.place_now() {
+            Some(place) => (place, self.note(&listed, &judged, Some(now_ms()))),
+            None => {
+                let turn = self.told(&asked, self.0.admission.queue().map_err(Failure::from)).await?;
+                let mut noted = self.note(&listed, &judged, None);
+                let place = tokio::select! {
+                    place = self.0.admission.place(turn) => place.map_err(Failure::from),
+                    () = listed.stop.stopped() => Err(Refusal::CancelledInQueue.into()),
+                };
+                let place = self.told(&asked, place.inspect_err(|failure| noted.failed(failure))).await?;
+                noted.starts();
+                (place, noted)
+            }
         };
-        let mut place = Some(self.told(&asked, place).await?);
-        let mut noted = self.note_start(&listed, &judged);
+        let mut place = Some(place);
+        let _use = self.0.uses.share(judged.permit.project()).await; // no restore until all of it is over
+        let reporting = self.begin_report(&listed, &judged).await;
+        let reporting = self.told(&asked, reporting.inspect_err(|failure| noted.failed(failure))).await?;
         for _ in 0..JUDGEMENTS_MAX {
             let reservation = self.reserve(&judged.permit).await;
             let reservation = self.told(&asked, reservation).await?;
@@ -297,9 +325,10 @@ impl Pipeline {
                     if let Some(seat) = &seat {
                         self.gather(seat, &listed.exec, judged.permit.project()).await;
                     }
-                    finished.left = self.keep(&listed, &judged, &noted, &finished.outcome).await;
+                    finished.left = self.keep(&listed, &judged, &noted, &finished).await;
                     drop(seat); // what it left is its own: the next call may begin
                     finished.only_real_figures();
+                    finished.files = reporting.end(&self, &listed).await;
                     noted.ended(&finished);
                     let (profile, ending) = (&finished.profile, finished.outcome.ending);
                     let request = &judged.call.request_id;
@@ -330,12 +359,20 @@ impl Pipeline {
         let filter = in_force.filters[usize::from(permit.profile_index())].clone();
         let under = Under { set: in_force.set, filter };
         self.0.admission.started.fetch_add(1, Ordering::Relaxed);
-        let begin = self.0.journal.begin(recording::begins(&judged.call, judged, listed));
+        let begins = recording::begins(&judged.call, judged, listed);
+        self.0.ledger.post_running(&listed.exec, None, Some(begins.id.to_string()));
+        let begin = self.0.journal.begin(begins);
         let executor = &self.0.executor;
+        let waited = if seat.is_none() { self.take_ahead(judged).await } else { None };
         let running = async {
-            match seat {
-                None => executor.run(&listed.exec, &permit, &under, &listed.stop, begin).await,
-                Some(seat) => seat.run(executor, listed, judged, &permit, &under, begin).await,
+            match (seat, waited) {
+                (None, None) => executor.run(&listed.exec, &permit, &under, &listed.stop, begin).await,
+                (None, Some(interpreter)) => {
+                    let exec = &judged.request.exec;
+                    let code = exec.code.as_deref().unwrap_or_default();
+                    executor.run_ahead(interpreter, &permit, &under, code, &exec.args, &listed.stop, begin).await
+                }
+                (Some(seat), _) => seat.run(executor, listed, judged, &permit, &under, begin).await,
             }
         };
         tokio::pin!(running);
@@ -347,7 +384,10 @@ impl Pipeline {
             }
         };
         let used = match &ran {
-            Ok((_, Ok(outcome))) => recording::used(&permit, outcome),
+            Ok((_, Ok(outcome))) => {
+                let left = if reservation.is_some() { self.weigh(&permit, &listed.exec).await } else { (0, 0) };
+                recording::used(&permit, outcome, left)
+            }
             _ => Default::default(), // what was not started is given back
         };
         let metered = reservation.is_some().then_some(&used);
@@ -374,7 +414,15 @@ impl Pipeline {
         })?;
         settled.map_err(Failure::Ledger)?;
         let (profile, risk) = (permit.profile_id().to_owned(), judged.risk.as_ref().clone());
-        Ok(Finished { exec: listed.exec.clone(), profile, outcome, risk, evidence: (begin, end), left: None })
+        Ok(Finished {
+            exec: listed.exec.clone(),
+            profile,
+            outcome,
+            risk,
+            evidence: (begin, end),
+            left: None,
+            files: None,
+        })
     }
 
     /// Ends an exec of this caller. Another's is as unknown as none.

@@ -86,6 +86,11 @@ impl ApiError {
             .details(json!({"field": "content-type"}))
     }
 
+    pub(super) fn body_timed_out() -> Self {
+        let message = "the body did not come in time; nothing was done";
+        Self::new(StatusCode::REQUEST_TIMEOUT, "body_timed_out", Class::Timeout, message).retryable()
+    }
+
     pub(super) fn bad_body(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "bad_body", Class::Schema, message)
     }
@@ -263,6 +268,10 @@ impl From<Refusal> for ApiError {
             Refusal::NoSuchExec => {
                 Self::new(StatusCode::NOT_FOUND, code, class, "there is no such running exec of yours")
             }
+            Refusal::CancelledInQueue => {
+                let message = "the exec was cancelled while it waited for a place; nothing was started";
+                Self::new(StatusCode::CONFLICT, code, class, message)
+            }
             Refusal::NoSuchSession => {
                 Self::new(StatusCode::NOT_FOUND, code, class, "there is no such session in this sandbox")
             }
@@ -294,6 +303,16 @@ impl From<Refusal> for ApiError {
                 Self::new(StatusCode::TOO_MANY_REQUESTS, code, class, message)
                     .details(json!({"retry_after_ms": retry_after_ms}))
                     .retryable()
+            }
+            Refusal::SnapshotsUnsupported => {
+                let message = "this workspace lies in a plain directory, which has no snapshots; a store with them is \
+                               made by `sandboxctl store init --size 10G` before the daemon starts, and holds new projects";
+                Self::new(StatusCode::CONFLICT, code, class, message)
+                    .details(json!({"cure": "sandboxctl store init --size 10G"}))
+            }
+            Refusal::WorkspaceBusy => {
+                let message = "something runs in this workspace or changes its files; wait for its end, or cancel it";
+                Self::new(StatusCode::CONFLICT, code, class, message).retryable()
             }
             Refusal::Draining => {
                 let message = "the daemon is going down and takes no new execs; try again in a moment";
@@ -348,6 +367,9 @@ impl From<WorkspaceError> for ApiError {
             WorkspaceError::Busy { ref path } | WorkspaceError::Shrank { ref path } => {
                 Self::of_file(StatusCode::CONFLICT, "busy", Class::CapabilityBlocked, &error, path).retryable()
             }
+            WorkspaceError::Silent => {
+                Self::new(StatusCode::REQUEST_TIMEOUT, "body_timed_out", Class::Timeout, error.to_string()).retryable()
+            }
             WorkspaceError::IntoItself => Self::invalid_path("to", "into_itself", error.to_string()),
             WorkspaceError::Mismatch { what } => Self::field(what, &error),
             WorkspaceError::BadCursor => Self::field("cursor", &error),
@@ -355,6 +377,7 @@ impl From<WorkspaceError> for ApiError {
                 Self::new(StatusCode::FORBIDDEN, "too_large", Class::CapabilityBlocked, error.to_string())
                     .details(json!({"what": what, "limit": limit}))
             }
+            WorkspaceError::NoSnapshots => Refusal::SnapshotsUnsupported.into(),
             WorkspaceError::NoSpace => {
                 let message = "the disk or the quota of the workspace is full; remove files and try again";
                 Self::new(StatusCode::INSUFFICIENT_STORAGE, "no_space", Class::BudgetExceeded, message)
@@ -437,6 +460,14 @@ impl From<LedgerError> for ApiError {
             LedgerError::SandboxNotFound(_) => {
                 let message = "there is no such sandbox of yours; it may have expired";
                 Self::new(StatusCode::NOT_FOUND, "no_such_sandbox", Class::Schema, message)
+            }
+            LedgerError::SnapshotNotFound(_) => {
+                let message = "there is no such snapshot of yours";
+                Self::new(StatusCode::NOT_FOUND, "no_such_snapshot", Class::Schema, message)
+            }
+            LedgerError::TooManySnapshots(most) => {
+                Self::new(StatusCode::TOO_MANY_REQUESTS, "too_many_snapshots", Class::BudgetExceeded, error.to_string())
+                    .details(json!({"most": most}))
             }
             LedgerError::ExecNotFound(_) => {
                 let message = "there is no such exec of yours, or it left nothing";

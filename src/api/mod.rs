@@ -20,6 +20,7 @@ mod routes;
 mod sandboxes;
 mod server;
 mod sessions;
+mod snapshots;
 mod tokens;
 pub mod wire;
 mod words;

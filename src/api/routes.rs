@@ -9,7 +9,7 @@ use super::error::ApiError;
 use super::handlers::{self, BODY_MAX, RequestId, State, identify, number};
 use super::openapi::{DOCUMENT, Op, Param, id_pattern, op};
 use super::words::Words;
-use super::{confirmations, evidence, execs, files, grants, idempotency, sandboxes, sessions, tokens};
+use super::{confirmations, evidence, execs, files, grants, idempotency, sandboxes, sessions, snapshots, tokens};
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::handler::Handler;
 use axum::http::{Method, header};
@@ -71,6 +71,7 @@ pub(super) fn table() -> Vec<Route> {
         execs::routes(),
         sandboxes::routes(),
         sessions::routes(),
+        snapshots::routes(),
         files::routes(),
         handlers::routes(),
         tokens::routes(),

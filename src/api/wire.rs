@@ -3,10 +3,12 @@
 mod files;
 mod sandboxes;
 mod sessions;
+mod snapshots;
 
 pub use files::*;
 pub use sandboxes::*;
 pub use sessions::*;
+pub use snapshots::*;
 
 use crate::model::{
     Amounts, Budget, CallReport, CapabilitySet, Ending, Enforcement, ExecSpec, Layer, LimitHit, Limits, Outcome,
@@ -78,6 +80,9 @@ pub struct ExecAnswer {
     /// Every file that it left; absent if they could not be listed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifacts: Option<Vec<ArtifactAnswer>>,
+    /// Which paths of the work area changed while it ran, if `report` asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub files: Option<ChangesAnswer>,
 }
 
 /// The records of one exec.
@@ -130,6 +135,7 @@ impl ExecAnswer {
             stdout_path: None,
             stderr_path: None,
             artifacts: None,
+            files: None,
         }
     }
 }

@@ -82,6 +82,12 @@ pub enum Verb {
     Token(commands::token::Token),
     /// Make, list, show, keep and remove sandboxes
     Sandbox(commands::sandbox::Sandbox),
+    /// Keep, restore, fork and compare the files of a sandbox
+    Snapshot(commands::snapshot::Snapshot),
+    /// Make a store with limits and snapshots, and say how it stands
+    Store(commands::store::Store),
+    /// List, reset, interrupt and remove interpreters that are kept between calls
+    Session(commands::session::Session),
     /// Send, fetch, list and change files of a sandbox
     Fs(commands::fs::Fs),
     /// List, show and cancel execs, and what they left
@@ -162,6 +168,9 @@ pub async fn perform(verb: Verb, context: &Context) -> u8 {
         Verb::Health(health) => health.perform(context).await,
         Verb::Token(token) => token.perform(context).await,
         Verb::Sandbox(sandbox) => sandbox.perform(context).await,
+        Verb::Snapshot(snapshot) => snapshot.perform(context).await,
+        Verb::Store(store) => store.perform(context).await,
+        Verb::Session(session) => session.perform(context).await,
         Verb::Fs(fs) => fs.perform(context).await,
         Verb::Exec(execs) => execs.perform(context).await,
         Verb::Profile(profile) => profile.perform(context).await,

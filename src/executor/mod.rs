@@ -20,6 +20,6 @@ pub use crate::isolation::warden::protocol::PoolGauges;
 pub use crate::isolation::warden::store::Part;
 pub use client::{Warden, WardenGone};
 pub use process::{Executor, HostReport, RunError, StoreState, Under};
-pub use session::{Control, Interpreter, SessionCall};
+pub use session::{Ahead, Control, Interpreter, SessionCall};
 pub use stop::{Stop, StopCause};
 pub use volumes::Btrfs;

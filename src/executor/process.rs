@@ -1,6 +1,6 @@
 //! The process domain: one program in one sandbox.
 
-use super::client::{Accept, Warden, WardenGone};
+use super::client::{Accept, KillOnDrop, Warden, WardenGone};
 use super::stop::{ByteBudget, Stop};
 use super::{outcome, pump};
 use crate::evidence::{EvidenceError, OpenRecord};
@@ -25,6 +25,7 @@ use std::time::Instant;
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 use tokio::net::unix::pipe;
+use tokio::sync::oneshot;
 
 /// What the host was found to have; the same for every run of a daemon.
 #[derive(Debug, Clone)]
@@ -93,10 +94,20 @@ pub enum RunError {
 struct Prepared {
     accept: Accept,
     laid: Laid,
-    bounded: bool,
     stdin: Option<pipe::Sender>,
     stdout: pipe::Receiver,
     stderr: pipe::Receiver,
+}
+
+/// A program that runs. Dropped, it dies.
+pub(super) struct Going {
+    pub status: StatusSocket,
+    pub ended: oneshot::Receiver<(Cause, Counted)>,
+    pub kill: KillOnDrop,
+    pub laid: Laid,
+    pub stdin: Option<pipe::Sender>,
+    pub stdout: pipe::Receiver,
+    pub stderr: pipe::Receiver,
 }
 
 /// Runs permitted programs.
@@ -158,8 +169,7 @@ impl Executor {
         let (stdin, stdin_inside) = pump::input_pipe(permit.stdin()).map_err(RunError::Pipes)?;
         let inside = vec![stdin_inside, stdout_inside, stderr_inside];
         let (accept, laid) = self.ask(exec, permit, under, Life::Once, words, inside).await?;
-        let bounded = matches!(laid, Laid::Project { bounded: true });
-        Ok(Prepared { accept, laid, bounded, stdin, stdout, stderr })
+        Ok(Prepared { accept, laid, stdin, stdout, stderr })
     }
 
     /// Lays the files down and asks the warden for a run; `inside` are the program's ends of its pipes.
@@ -205,9 +215,23 @@ impl Executor {
         under: &Under,
         stop: &Stop,
     ) -> Result<Outcome, RunError> {
-        let Prepared { accept: Accept { status, mut ended, kill }, laid, bounded, stdin, stdout, stderr } = prepared;
+        let Prepared { accept: Accept { status, ended, kill }, laid, stdin, stdout, stderr } = prepared;
         let status = StatusSocket::new(status).map_err(RunError::Pipes)?;
         status.go();
+        let going = Going { status, ended, kill, laid, stdin, stdout, stderr };
+        self.supervise(going, permit, under, stop).await
+    }
+
+    /// Sees a program that runs to its end.
+    pub(super) async fn supervise(
+        &self,
+        going: Going,
+        permit: &Permit,
+        under: &Under,
+        stop: &Stop,
+    ) -> Result<Outcome, RunError> {
+        let Going { status, mut ended, kill, laid, stdin, stdout, stderr } = going;
+        let bounded = matches!(laid, Laid::Project { bounded: true });
         let started = Instant::now();
         let limits = permit.limits();
         let written = ByteBudget::new(permit.metered().bytes_out, stop);

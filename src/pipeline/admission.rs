@@ -97,17 +97,26 @@ impl Admission {
         Ok(Listed { admission: self.clone(), exec, sandbox, at_ms: super::now_ms(), session: None, stop })
     }
 
-    /// A place to run in: at once, after a wait in the bounded queue, or not.
-    pub(super) async fn place(&self) -> Result<OwnedSemaphorePermit, Refusal> {
-        if let Ok(place) = self.places.clone().try_acquire_owned() {
-            return Ok(place);
+    /// A place to run in, if one is free.
+    pub(super) fn place_now(&self) -> Option<OwnedSemaphorePermit> {
+        self.places.clone().try_acquire_owned().ok()
+    }
+
+    /// A turn in the bounded queue.
+    pub(super) fn queue(&self) -> Result<Turn<'_>, Refusal> {
+        if self.draining() {
+            return Err(Refusal::Draining);
         }
         let queued = &self.queued;
         if queued.fetch_add(1, Ordering::Relaxed) >= self.queue_max {
             queued.fetch_sub(1, Ordering::Relaxed);
             return Err(Refusal::QueueFull { retry_after_ms: RETRY_AFTER_MS });
         }
-        let _leave_queue = Leave(queued);
+        Ok(Turn(queued))
+    }
+
+    /// A place to run in, when one is free.
+    pub(super) async fn place(&self, _turn: Turn<'_>) -> Result<OwnedSemaphorePermit, Refusal> {
         // Closed when the daemon drains: whoever still waits is told so.
         self.places.clone().acquire_owned().await.map_err(|_| Refusal::Draining)
     }
@@ -163,10 +172,10 @@ impl Admission {
     }
 }
 
-/// Leaves the queue's count, also when the waiter is cancelled.
-struct Leave<'a>(&'a AtomicUsize);
+/// A turn in the queue; left when this is dropped, also when the waiter is cancelled.
+pub(super) struct Turn<'a>(&'a AtomicUsize);
 
-impl Drop for Leave<'_> {
+impl Drop for Turn<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

@@ -164,12 +164,14 @@ pub fn rule_of(refusal: &Refusal) -> (Layer, String) {
         Refusal::BudgetExceeded { .. } => (Layer::Grant, "budget"),
         Refusal::Concurrency { .. } => (Layer::Profile, "sizes.max_concurrency"),
         Refusal::NoSuchProject => (Layer::Request, "project_id"),
-        Refusal::NoSuchExec => (Layer::Request, "exec_id"),
+        Refusal::NoSuchExec | Refusal::CancelledInQueue => (Layer::Request, "exec_id"),
         Refusal::NoSuchSession | Refusal::SessionDead { .. } | Refusal::SessionBusy { .. } => {
             (Layer::Request, "session")
         }
         Refusal::TooManySessions { .. } => (Layer::Daemon, "sessions"),
         Refusal::QueueFull { .. } => (Layer::Daemon, "max_queued_execs"),
+        Refusal::SnapshotsUnsupported => (Layer::Host, "store.driver"),
+        Refusal::WorkspaceBusy => (Layer::Daemon, "workspace"),
         Refusal::Draining => (Layer::Daemon, "draining"),
     };
     (layer, rule.to_owned())
@@ -280,6 +282,7 @@ impl Trial {
             | Refusal::InvalidField { .. }
             | Refusal::NoSuchProject
             | Refusal::NoSuchExec
+            | Refusal::CancelledInQueue
             | Refusal::NoSuchSession
             | Refusal::SessionDead { .. }
             | Refusal::SessionBusy { .. }
@@ -294,6 +297,8 @@ impl Trial {
             | Refusal::BudgetExceeded { .. }
             | Refusal::Concurrency { .. }
             | Refusal::QueueFull { .. }
+            | Refusal::SnapshotsUnsupported
+            | Refusal::WorkspaceBusy
             | Refusal::Draining => None,
         }
     }

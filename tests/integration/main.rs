@@ -26,14 +26,17 @@ mod journal;
 mod large;
 mod lifecycle;
 mod manager;
+mod paths;
 mod pool;
 mod profiles;
 mod programs;
 mod sandboxes;
 mod sessions;
+mod snapshots;
 mod store;
 mod supervise;
 mod tokens;
+mod warm;
 mod workspace;
 
 use harness::{Answer, Daemon, processes, wait_for};

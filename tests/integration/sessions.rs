@@ -62,8 +62,9 @@ impl<'a> Home<'a> {
         self.daemon.request("POST", &self.path(&format!("/sessions/{name}/{verb}")), None)
     }
 
-    /// Interrupts a session once `code`, which has to touch the file `on`, is well under way; the answer to the call.
+    /// Makes a call whose code touches the file `on`, and interrupts it then; its answer and how long that took.
     fn interrupted(&self, kind: &str, body: Value) -> (Answer, Duration) {
+        self.daemon.request("DELETE", &self.path("/filesystem/files?path=on"), None); // of the call before, if there was one
         std::thread::scope(|scope| {
             let call = scope.spawn(|| self.daemon.request("POST", &self.path(&format!("/{kind}/exec")), Some(&body)));
             let name = body["session"].as_str().unwrap();
@@ -192,7 +193,7 @@ fn an_interrupt_reaches_python_in_a_c_loop_and_leaves_its_variables() {
     let home = Home::new(&daemon);
     home.python("a", "x = 41");
     for code in ["import re; re.match('(a+)+$', 'a' * 64 + 'b')", "import time; time.sleep(600)", "while True: pass"] {
-        let code = format!("open('on', 'w').close()\ntry:\n    {code}\nfinally:\n    import os; os.remove('on')");
+        let code = format!("open('on', 'w').close()\n{code}");
         let (answer, took) = home.interrupted("python", json!({"code": code, "session": "a"}));
         assert_eq!(ended(&answer), ("nonzero_exit", Some(130), "idle"), "{}", answer.text);
         assert_eq!(answer.body["session"]["error"]["type"], "KeyboardInterrupt");
@@ -609,4 +610,34 @@ fn the_walls_around_a_session_are_those_of_an_exec() {
     assert_eq!(kept.stdout(), fresh.stdout());
     assert_eq!(kept.body["enforcement"], fresh.body["enforcement"]);
     assert!(kept.stdout().starts_with("['0000000000000000', '0000000000000000', '1', '2']"), "{}", kept.stdout());
+}
+
+#[test]
+fn sandboxctl_has_a_hand_on_sessions() {
+    let daemon = Daemon::start();
+    let say = |words: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_sandboxctl"));
+        let output = command.env("SANDBOXD_SOCKET", daemon.socket()).args(words).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_owned();
+        (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+    };
+    let id = say(&["sandbox", "create", "--profile", "shell"]).1;
+    let python = |code: &str| say(&["python", "--sandbox", &id, "--session", "a", "-c", code]);
+    assert_eq!(python("x = 20; print('hi')").1, "hi");
+    assert_eq!(python("x + 1").1, "21");
+    assert_eq!(say(&["shell", "--sandbox", &id, "--session", "s", "-c", "y=7"]).0, 0);
+    assert_eq!(say(&["shell", "--sandbox", &id, "--session", "s", "-c", "echo $y"]).1, "7");
+    assert_eq!(say(&["run", "--sandbox", &id, "--", "echo", "plain"]).1, "plain");
+    let listed = say(&["session", "ls", &id]).1;
+    assert!(listed.contains("a        python  idle   2") && listed.contains("s        shell   idle   2"), "{listed}");
+    let (code, _, err) = python("import sys; sys.exit(5)");
+    assert!(code == 5 && err.contains("the session is dead: it exited with 5"), "{code} {err}");
+    let (code, _, err) = python("1");
+    assert!(code == 125 && err.contains("session_dead"), "{code} {err}");
+    assert!(say(&["session", "reset", &id, "a"]).1.starts_with("a  python  new  0"));
+    assert_eq!(say(&["session", "interrupt", &id, "a"]).0, 0);
+    assert_eq!(say(&["session", "rm", &id, "a"]).0, 0);
+    assert_eq!(say(&["session", "rm", &id, "a"]).0, 125);
+    assert_eq!(say(&["explain", "python", "--sandbox", &id, "-c", "1"]).0, 0);
+    assert_ne!(say(&["python", "--session", "a", "-c", "1"]).0, 0, "a session needs a sandbox");
 }

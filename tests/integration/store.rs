@@ -256,3 +256,14 @@ fn a_plain_directory_says_what_it_is_and_how_to_get_more() {
     assert_eq!(check["state"], "degraded", "{check}");
     assert!(check["cure"].as_str().unwrap().contains("sandboxctl store init"), "{check}");
 }
+
+#[test]
+fn a_plain_directory_has_no_snapshots_and_says_so() {
+    let daemon = Daemon::start_with("[store]\ndriver = \"directory\"\n", &[]);
+    let id = sandbox(&daemon, json!({"profile": "shell"}));
+    let answer = daemon.request("POST", &format!("/v1/sandboxes/{id}/snapshots"), Some(&json!({})));
+    assert_eq!(super::refusal(&answer), (409, "snapshots_not_supported"), "{}", answer.text);
+    assert!(answer.body["error"]["details"]["cure"].as_str().unwrap().contains("store init"), "{}", answer.text);
+    let answer = daemon.exec(&with(shell("true"), json!({"project_id": "p1", "report": "files"})));
+    assert_eq!(super::refusal(&answer), (409, "snapshots_not_supported"), "{}", answer.text);
+}

@@ -1,6 +1,6 @@
 //! Sandboxes and what ran, on the wire.
 
-use crate::model::{Input, PolicyOverrides, Timestamp, Usage};
+use crate::model::{Input, PolicyOverrides, Report, Timestamp, Usage};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -23,6 +23,9 @@ pub struct NewSandboxRequest {
     /// What it is found by.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
+    /// The snapshot of yours whose files it begins with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_snapshot: Option<String>,
 }
 
 /// `POST /v1/sandboxes/{id}/keepalive`
@@ -140,6 +143,9 @@ pub struct SandboxExecRequest {
     /// The call that the grant is for, if the caller says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_id: Option<String>,
+    /// What the answer is to tell beside the outcome.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub report: Option<Report>,
 }
 
 /// A file that an exec left.

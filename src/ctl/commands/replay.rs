@@ -131,6 +131,7 @@ impl Replay {
             },
             inputs: vec![],
             policy_overrides: PolicyOverrides { limits, ..PolicyOverrides::default() },
+            report: None,
         })
     }
 }

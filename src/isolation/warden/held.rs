@@ -86,7 +86,7 @@ impl Held {
         let used_us = self.group.cpu_us();
         let State::Running(run) = &mut self.state else { return };
         let now = Instant::now();
-        let wall_ms = wall_ms.min(run.most_ms.0) + INTERRUPT_GRACE_MS;
+        let wall_ms = wall_ms.min(run.most_ms.0 + INTERRUPT_GRACE_MS);
         let cpu_ms = cpu_ms.min(run.most_ms.1);
         let set = run.limits.set(Limit::CpuMs, cpu_ms);
         debug_assert!(set.is_ok(), "the record's reader has checked it");
