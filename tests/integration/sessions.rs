@@ -324,9 +324,12 @@ fn code_that_writes_where_the_interpreter_answers_hurts_only_itself() {
     home.act("a", "reset");
     // A lie that is well formed ends its own call early. What comes later is noticed before the next one.
     let lie = "import os, sys, json\nf = sys._getframe()\nwhile f.f_back and 'call' not in f.f_locals: f = f.f_back\n\
-               os.write(101, json.dumps({'id': f.f_locals['call']['id'], 'exit_code': 0, 'value': 'a lie'}).encode() + b'\\n')";
+               os.write(101, json.dumps({'id': f.f_locals['call']['id'], 'exit_code': 0, 'value': 'a lie'}).encode() + b'\\n')\n\
+               import time\nwhile not os.path.exists('go'): time.sleep(0.01)";
     let lied = home.python("a", lie);
     assert_eq!(lied.body["session"]["value"], "a lie", "{}", lied.text);
+    let go = json!({"command": "touch go"}); // only now comes the interpreter's own answer
+    assert_eq!(daemon.request("POST", &home.path("/shell/exec"), Some(&go)).exec_status(), "ok");
     let next = wait_for("the second answer is noticed", LONG, || {
         let next = home.call("a", "1", json!({}));
         (next.status == 409 || next.body["session"]["state"] == "dead").then_some(next)
