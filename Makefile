@@ -10,7 +10,7 @@ RUNNER_VAR := CARGO_TARGET_$(shell uname -m | tr a-z- A-Z_)_UNKNOWN_LINUX_GNU_RU
 PREFIX ?= /usr/local
 DESTDIR ?=
 
-.PHONY: help run stop test test-package test-vm lint bench fuzz build install uninstall deb setup setup-test clean
+.PHONY: help run stop test test-package test-vm test-vm-short lint bench fuzz build install uninstall deb setup setup-test clean
 
 help:
 	@echo "make run    build, start the daemon if none runs, run a first program in a sandbox"
@@ -20,6 +20,7 @@ help:
 	@echo "make install  into PREFIX=/usr/local below DESTDIR= (make build first); make uninstall takes it away"
 	@echo "make deb    a Debian package, in target/debian"
 	@echo "make test-package  what make install and the package contain, and the unit's exposure"
+	@echo "make test-vm-short  of that the package alone: restarts, kills and a power cut under load (six minutes and the build)"
 	@echo "make lint   formatting, clippy and docs, warnings denied"
 	@echo "make bench  exec latency next to raw fork+exec and bubblewrap; cost of a decision and of evidence"
 	@echo "make fuzz   each fuzz target for SECONDS=30 (needs a nightly toolchain, or uses stable as one)"
@@ -51,8 +52,12 @@ test: setup-test
 	$(if $(RUNNER),$(RUNNER_VAR)="$(RUNNER)") $(CARGO) test --locked
 
 # Not part of make test: without KVM it takes its time. Fetches QEMU and a Debian image once (tests/vm/README.md).
-test-vm: setup
+test-vm: setup-test
 	tests/vm/run
+
+# The part that CI runs: the package installed, restarted, killed and cut off from power under load, on cgroup v2.
+test-vm-short: setup-test
+	tests/vm/run -t 1500 package
 
 lint: setup
 	$(CARGO) fmt --check

@@ -35,7 +35,7 @@ fn enforcement(hash: &str) -> Enforcement {
         cgroup: CgroupReport { mode: CgroupMode::V1, controllers: text(&["memory", "pids", "cpu"]) },
         privileges: Hold::Full,
         workspace: "tmpfs".to_owned(),
-        store: StoreReport { driver: "tmpfs".to_owned(), bytes: 64 << 20, inodes: Some(16_384), enforced: true },
+        store: Some(StoreReport { driver: "tmpfs".to_owned(), bytes: 64 << 20, inodes: Some(16_384), enforced: true }),
         degraded: Vec::new(),
     }
 }

@@ -51,6 +51,8 @@ impl Metrics {
         );
         describe_gauge!("sandbox_running", "Execs that run");
         describe_gauge!("sandbox_queued", "Execs that wait for a place");
+        describe_gauge!("sandbox_warm_python", "Interpreters that wait ahead");
+        describe_counter!("sandbox_warm_python_total", "Python execs by whether an interpreter waited, and why not");
         describe_gauge!("sandbox_sessions", "Sessions whose interpreter lives");
         // A metric that nothing has counted yet is 0, not absent.
         counter!("sandbox_cpu_ms").absolute(0);
@@ -60,10 +62,11 @@ impl Metrics {
 
     /// The text of `/metrics`.
     #[must_use]
-    pub fn render(&self, running: usize, queued: usize, sessions: usize) -> String {
+    pub fn render(&self, running: usize, queued: usize, sessions: usize, ahead: usize) -> String {
         gauge!("sandbox_running").set(running as f64);
         gauge!("sandbox_queued").set(queued as f64);
         gauge!("sandbox_sessions").set(sessions as f64);
+        gauge!("sandbox_warm_python").set(ahead as f64);
         self.0.run_upkeep();
         self.0.render()
     }
@@ -124,6 +127,11 @@ pub fn not_done(code: &'static str, class: Class) {
 /// An exec waited for the journal: at its `begin` with a sandbox that was ready, or at its `end`.
 pub fn evidence_waited(at: &'static str, waited: Duration) {
     histogram!("sandbox_evidence_wait_ms", "at" => at).record(millis(waited));
+}
+
+/// A Python exec got an interpreter that had waited (`warm`), or started its own (`cold`) for this reason.
+pub fn warm_python(start: &'static str, reason: &'static str) {
+    counter!("sandbox_warm_python_total", "start" => start, "reason" => reason).increment(1);
 }
 
 /// How the pool of a profile stands: idle, busy and wanted sandboxes; runs that found one and runs that did not.

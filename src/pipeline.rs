@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod admission;
+mod ahead;
 mod consent;
 mod execs;
 mod files;
@@ -19,8 +20,10 @@ mod recording;
 mod sandboxes;
 mod services;
 mod sessions;
+mod snapshots;
 
 pub use admission::CancelOnDrop;
+pub use ahead::WarmSettings;
 pub use consent::{ConfirmationView, Edit};
 pub use execs::{Left, RetentionSettings};
 pub use files::{FileWish, Piece, UploadWish};
@@ -31,6 +34,7 @@ pub use recording::{Call, outputs_digest};
 pub use sandboxes::{CapabilityView, SandboxSettings, SandboxView, SandboxWish};
 pub use services::ServiceView;
 pub use sessions::{SessionSettings, SessionView, SessionWish};
+pub use snapshots::DiffWish;
 
 use crate::evidence::{Begin, EvidenceError, EvidenceId, Journal};
 use crate::executor::{Event, Executor, Live, ProfileState, RunError, StopCause, Under};
@@ -42,7 +46,7 @@ use crate::policy::grant::Grant;
 use crate::policy::risk::{Risk, assess};
 use crate::policy::{Approval, Facts, Permit, Refusal, Stage, judge_in_stages};
 use crate::profile::Profiles;
-use crate::workspace::Store;
+use crate::workspace::{Changes, Store};
 use admission::{Admission, Listed, Turn};
 use consent::Confirmations;
 use execs::Noted;
@@ -50,6 +54,7 @@ use kept::KeptLogs;
 use sandboxes::Turns;
 use services::Services;
 use sessions::{Seat, Sessions};
+use snapshots::Uses;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -121,6 +126,8 @@ pub struct Finished {
     pub evidence: (EvidenceId, EvidenceId),
     /// What it left, if it had a project.
     pub left: Option<Left>,
+    /// What changed while it ran, if that was asked for.
+    pub files: Option<Changes>,
 }
 
 impl Finished {
@@ -153,6 +160,9 @@ struct Shared {
     store: Arc<Store>,
     turns: Turns,
     sessions: Sessions,
+    uses: Uses,
+    shelves: ahead::Shelves,
+    warm: WarmSettings,
     transfers: Semaphore,
     kept: KeptLogs,
     services: Services,
@@ -174,6 +184,8 @@ pub struct Settings {
     pub sessions: SessionSettings,
     /// How long it is known what ran.
     pub retention: RetentionSettings,
+    /// Snapshots that one sandbox may have.
+    pub max_snapshots: u64,
 }
 
 /// The way through; cheap to clone.
@@ -196,10 +208,11 @@ impl Pipeline {
         journal: Journal,
         store: Arc<Store>,
         settings: Settings,
+        warm: WarmSettings,
     ) -> Self {
         let admission = Arc::new(Admission::new(settings.places, settings.queue_max));
         let (confirmations, turns, sessions) = (Confirmations::default(), Turns::default(), Sessions::default());
-        let (transfers, kept) = (Semaphore::new(files::TRANSFERS_MAX), KeptLogs::default());
+        let (transfers, kept, uses) = (Semaphore::new(files::TRANSFERS_MAX), KeptLogs::default(), Uses::default());
         Self(Arc::new(Shared {
             source,
             executor,
@@ -210,6 +223,9 @@ impl Pipeline {
             store,
             turns,
             sessions,
+            uses,
+            shelves: ahead::Shelves::default(),
+            warm,
             transfers,
             kept,
             services: Services::default(),
@@ -267,9 +283,9 @@ impl Pipeline {
             Some(_) => None,
         };
         live.log.event(Event::Queued);
-        let (exec, queued) = (listed.exec.clone(), matches!(turn, Some(Turn::Waiting(_))));
+        let (exec, queued) = (listed.exec.clone(), turn.as_ref().is_some_and(Turn::waits));
         // Before its caller has the id, so that it is found by it.
-        let waiting = (queued && request.mode != Mode::Wait).then(|| self.note(&listed, &judged, None));
+        let waiting = queued.then(|| self.note(&listed, &judged, None));
         let task = tokio::spawn(self.clone().see_through(listed, judged, asked, (turn, waiting)));
         Ok(Started { exec, live, queued, task })
     }
@@ -327,7 +343,7 @@ impl Pipeline {
         listed: &Listed,
         mut judged: Judged,
         asked: Begin,
-        (turn, mut waiting): (Option<Turn>, Option<Noted>),
+        (turn, waiting): (Option<Turn>, Option<Noted>),
     ) -> Result<Finished, Failure> {
         let begun = Instant::now();
         let mut seat = None;
@@ -339,15 +355,20 @@ impl Pipeline {
             Some(turn) => turn,
             None => self.told(&asked, self.0.admission.enter().map_err(Failure::from)).await?,
         };
+        let waits = turn.waits();
+        let mut noted = waiting.unwrap_or_else(|| self.note(listed, &judged, (!waits).then(now_ms)));
         let place = tokio::select! {
             place = turn.place() => place.map_err(Failure::from),
-            () = listed.live.stop.stopped() => Err(Refusal::NoSuchExec.into()),
+            () = listed.live.stop.stopped() => Err(Refusal::CancelledInQueue.into()),
         };
-        if let (Err(_), Some(waiting)) = (&place, &mut waiting) {
-            waiting.cancelled();
+        let place = self.told(&asked, place.inspect_err(|failure| noted.failed(failure))).await?;
+        if waits {
+            noted.starts();
         }
-        let mut place = Some(self.told(&asked, place).await?);
-        let mut noted = self.note_start(listed, &judged, waiting);
+        let mut place = Some(place);
+        let _use = self.0.uses.share(judged.permit.project()).await; // no restore until all of it is over
+        let reporting = self.begin_report(listed, &judged).await;
+        let reporting = self.told(&asked, reporting.inspect_err(|failure| noted.failed(failure))).await?;
         for _ in 0..JUDGEMENTS_MAX {
             let reservation = self.reserve(&judged.permit).await;
             let reservation = self.told(&asked, reservation).await?;
@@ -367,9 +388,10 @@ impl Pipeline {
                     if let Some(seat) = &seat {
                         self.gather(seat, &listed.exec, judged.permit.project()).await;
                     }
-                    finished.left = self.keep(listed, &judged, &noted, &finished.outcome).await;
+                    finished.left = self.keep(listed, &judged, &noted, &finished).await;
                     drop(seat); // what it left is its own: the next call may begin
                     finished.only_real_figures();
+                    finished.files = reporting.end(self, listed).await;
                     noted.ended(&finished);
                     let (profile, ending) = (&finished.profile, finished.outcome.ending);
                     let request = &judged.call.request_id;
@@ -397,15 +419,24 @@ impl Pipeline {
             permit = permit.within(&reservation.amounts());
             reservation.started(); // whatever happens to this task from here on, it is not for free
         }
-        let filter = in_force.filters[usize::from(permit.profile_index())].clone();
-        let under = Under { set: in_force.set, filter };
+        let profile = usize::from(permit.profile_index());
+        let net = in_force.profiles.iter().nth(profile).map_or_else(Default::default, |profile| profile.net_namespace);
+        let under = Under { set: in_force.set, filter: in_force.filters[profile].clone(), net };
         self.0.admission.started.fetch_add(1, Ordering::Relaxed);
-        let begin = self.0.journal.begin(recording::begins(&judged.call, judged, listed));
+        let begins = recording::begins(&judged.call, judged, listed);
+        self.0.ledger.post_running(&listed.exec, None, Some(begins.id.to_string()));
+        let begin = self.0.journal.begin(begins);
         let executor = &self.0.executor;
+        let waited = if seat.is_none() { self.take_ahead(judged).await } else { None };
         let running = async {
-            match seat {
-                None => executor.run(&listed.exec, &permit, &under, &listed.live, begin).await,
-                Some(seat) => seat.run(executor, listed, judged, &permit, &under, begin).await,
+            match (seat, waited) {
+                (None, None) => executor.run(&listed.exec, &permit, &under, &listed.live, begin).await,
+                (None, Some(interpreter)) => {
+                    let exec = &judged.request.exec;
+                    let code = exec.code.as_deref().unwrap_or_default();
+                    executor.run_ahead(interpreter, &permit, &under, code, &exec.args, &listed.live, begin).await
+                }
+                (Some(seat), _) => seat.run(executor, listed, judged, &permit, &under, begin).await,
             }
         };
         tokio::pin!(running);
@@ -417,7 +448,10 @@ impl Pipeline {
             }
         };
         let used = match &ran {
-            Ok((_, Ok(outcome))) => recording::used(&permit, outcome),
+            Ok((_, Ok(outcome))) => {
+                let left = if reservation.is_some() { self.weigh(&permit, &listed.exec).await } else { (0, 0) };
+                recording::used(&permit, outcome, left)
+            }
             _ => Default::default(), // what was not started is given back
         };
         let metered = reservation.is_some().then_some(&used);
@@ -444,7 +478,15 @@ impl Pipeline {
         })?;
         settled.map_err(Failure::Ledger)?;
         let (profile, risk) = (permit.profile_id().to_owned(), judged.risk.as_ref().clone());
-        Ok(Finished { exec: listed.exec.clone(), profile, outcome, risk, evidence: (begin, end), left: None })
+        Ok(Finished {
+            exec: listed.exec.clone(),
+            profile,
+            outcome,
+            risk,
+            evidence: (begin, end),
+            left: None,
+            files: None,
+        })
     }
 
     /// Ends an exec of this caller. Another's is as unknown as none.

@@ -38,9 +38,9 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "model",
         ],
     ),
-    // `profile check` and `evidence verify FILE` work without a daemon, with what the daemon itself uses.
-    ("ctl", &["ctl", "api::wire", "doctor", "evidence", "manual", "profile", "model"]),
     ("doctor", &["doctor", "isolation::landlock"]),
+    // `profile check`, `evidence verify FILE` and `store init` work without a daemon, with what the daemon itself uses.
+    ("ctl", &["ctl", "api::wire", "doctor", "evidence", "manual", "profile", "workspace", "model"]),
 ];
 
 /// Files that may hold `unsafe`; everything else forbids it.

@@ -152,7 +152,7 @@ impl Operation {
 
     fn sample(&self, document: &Value, field: &str, schema: &Value) -> Value {
         if let Some(reference) = schema["$ref"].as_str() {
-            return self.sample(document, field, &document.pointer(reference.trim_start_matches('#')).unwrap());
+            return self.sample(document, field, document.pointer(reference.trim_start_matches('#')).unwrap());
         }
         match field {
             "path" | "from" => return json!("stdout.txt"),
@@ -188,12 +188,15 @@ fn bare(answer: &Answer, ids: &BTreeMap<&str, String>) -> (u16, Option<String>, 
     (answer.status, answer.header("content-type").map(str::to_owned), text)
 }
 
+/// Snapshots want a store that has them.
+const BTRFS: &str = "[store]\ndriver = \"btrfs\"\nimage_bytes = 2147483648\n";
+
 /// Shared by all who may call; nobody's own.
 const OF_NOBODY: &[&str] = &["profile_id"];
 
 #[test]
 fn a_stranger_cannot_tell_what_is_anothers_from_what_never_was() {
-    let daemon = Daemon::start_with("consent_seconds = 60", &[("careful", CAREFUL)]);
+    let daemon = Daemon::start_with(&format!("consent_seconds = 60\n{BTRFS}"), &[("careful", CAREFUL)]);
     let alice = Caller::new(&daemon, "acme", "alice", &["user", "issuer"]);
     let person = Caller::new(&daemon, "acme", "person", &["approver"]);
     let strangers = [
@@ -216,6 +219,9 @@ fn a_stranger_cannot_tell_what_is_anothers_from_what_never_was() {
     );
     let services = format!("/v1/sandboxes/{sandbox}/services");
     made("POST", &services, json!({"name": "web", "command": "echo hidden"}));
+    let call = json!({"command": "true", "session": "hers"});
+    made("POST", &format!("/v1/sandboxes/{sandbox}/shell/exec"), call);
+    let snapshot = text(&made("POST", &format!("/v1/sandboxes/{sandbox}/snapshots"), json!({}))["snapshot_id"]);
     let grant =
         json!({"subject": "alice", "tool": "*", "call_id": "c", "capabilities": ["shell"], "expires_in_ms": 600_000});
     let grant = text(&made("POST", "/v1/grants", grant)["grant_id"]);
@@ -237,6 +243,8 @@ fn a_stranger_cannot_tell_what_is_anothers_from_what_never_was() {
             ("grant_id", grant.clone()),
             ("token_id", text(&token)),
             ("confirmation_id", confirmation),
+            ("session_name", "hers".to_owned()),
+            ("snapshot_id", snapshot.clone()),
             ("path", "stdout.txt".to_owned()),
             ("profile_id", "shell".to_owned()),
             ("service", "web".to_owned()),

@@ -70,6 +70,7 @@ fn request() -> impl Strategy<Value = ExecRequest> {
                 exec,
                 inputs,
                 policy_overrides,
+                report: None,
             }
         },
     )
@@ -155,6 +156,7 @@ fn exec_answer() -> impl Strategy<Value = ExecAnswer> {
             stdout_path: None,
             stderr_path: Some(w[2].clone()),
             artifacts: Some(vec![ArtifactAnswer { path: w[3].clone(), size: n[0], sha256: None }]),
+            files: None,
             usage: Usage {
                 wall_ms: n[0],
                 cpu_ms: n[1],
@@ -208,7 +210,7 @@ proptest! {
         round(&DenyRequest { reason: words[1].clone() })?;
         round(&RevokeGrantRequest { reason: words[2].clone() })?;
         let labels = std::collections::BTreeMap::from([(words[0].clone(), words[1].clone())]);
-        round(&NewSandboxRequest { profile: Some(words[2].clone()), project_id: None, ttl_s: at, idle_s: at, labels })?;
+        round(&NewSandboxRequest { profile: Some(words[2].clone()), project_id: None, ttl_s: at, idle_s: at, labels, from_snapshot: None })?;
         round(&SandboxExecRequest { argv: Some(words.clone()), cwd: Some(words[0].clone()), timeout_ms: at, ..SandboxExecRequest::default() })?;
         round(&WriteRequest { path: words[0].clone(), content: Some(words[1].clone()), append: true, ..WriteRequest::default() })?;
         round(&MoveRequest { from: words[0].clone(), to: words[1].clone(), ..MoveRequest::default() })?;

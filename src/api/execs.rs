@@ -6,6 +6,7 @@ use super::files::{FILE, a_file};
 use super::handlers::{Path, RequestId, State};
 use super::openapi::{Op, Param, op};
 use super::routes::{Route, delete, get, page, post};
+use super::snapshots::changes;
 use super::wire::{ArtifactAnswer, ArtifactsAnswer, EvidencePair, ExecAnswer, ExecRecord, ExecsAnswer, LaunchedAnswer};
 use super::words::Words;
 use super::{handlers, live};
@@ -98,6 +99,7 @@ pub(super) fn answer_of(finished: Finished) -> ExecAnswer {
     let mut answer = ExecAnswer::new(finished.exec.to_string(), finished.profile, finished.outcome);
     answer.risk = serde_json::to_value(&finished.risk).unwrap_or_default();
     answer.evidence = Some(EvidencePair { begin: begin.to_string(), end: end.to_string() });
+    answer.files = finished.files.map(changes);
     if let Some(left) = finished.left {
         answer.stdout_path = Some(format!("{}/stdout.txt", left.directory));
         answer.stderr_path = Some(format!("{}/stderr.txt", left.directory));

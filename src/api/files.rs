@@ -472,7 +472,7 @@ pub(super) async fn upload(
                     }
                 }
             };
-            tokio::join!(state.pipeline.upload(&call, &sandbox, wish, how, pieces), feed).0
+            fed(state.pipeline.upload(&call, &sandbox, wish, how, pieces), feed).await
         }
         Source::Form(mut form) => {
             let mut part = file_part(&mut form).await.map_err(of_request)?;
@@ -490,11 +490,21 @@ pub(super) async fn upload(
                     }
                 }
             };
-            tokio::join!(state.pipeline.upload(&call, &sandbox, wish, how, pieces), feed).0
+            fed(state.pipeline.upload(&call, &sandbox, wish, how, pieces), feed).await
         }
     };
     let (path, done) = done.map_err(failed(&id))?;
     Ok((StatusCode::CREATED, Json(written(path, done))))
+}
+
+/// The result of work that is fed meanwhile. When it is done the feeding ends too: a sender that says nothing more does
+/// not keep its answer back.
+async fn fed<T>(work: impl Future<Output = T>, feed: impl Future<Output = ()>) -> T {
+    tokio::pin!(work, feed);
+    tokio::select! {
+        done = &mut work => done,
+        () = &mut feed => work.await,
+    }
 }
 
 enum Source {

@@ -27,6 +27,8 @@ use std::time::Duration;
 
 /// Largest body: inputs and standard input of one exec.
 pub const BODY_MAX: usize = 16 << 20;
+/// How long a whole JSON body may take.
+pub(super) const BODY_PATIENCE: Duration = Duration::from_secs(30);
 /// What is read of the body of a caller that nobody knows, and for how long.
 const UNKNOWN_BODY_MAX: usize = 64 << 10;
 const UNKNOWN_BODY_PATIENCE: Duration = Duration::from_secs(1);
@@ -152,7 +154,10 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
         if !is_json(request.headers()) {
             return Err(ApiError::not_json().of_request(&id).into_response());
         }
-        let bytes = Bytes::from_request(request, state).await.map_err(|rejection| {
+        let Ok(bytes) = tokio::time::timeout(BODY_PATIENCE, Bytes::from_request(request, state)).await else {
+            return Err(ApiError::body_timed_out().of_request(&id).into_response());
+        };
+        let bytes = bytes.map_err(|rejection| {
             let error = match rejection.status() {
                 StatusCode::PAYLOAD_TOO_LARGE => ApiError::body_too_large(BODY_MAX),
                 _ => ApiError::bad_body("the body ended early"),
@@ -304,7 +309,12 @@ pub(super) async fn metrics(AxumState(state): AxumState<State>) -> ([(HeaderName
         let PoolAnswer { profile, idle, busy, target, hits, misses } = of;
         observe::pool(profile, [idle, busy, target].map(u64::from), hits, misses);
     }
-    let text = state.metrics.render(state.pipeline.running(), state.pipeline.queued(), state.pipeline.live_sessions());
+    let text = state.metrics.render(
+        state.pipeline.running(),
+        state.pipeline.queued(),
+        state.pipeline.live_sessions(),
+        state.pipeline.waiting_ahead(),
+    );
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text)
 }
 
@@ -357,6 +367,7 @@ fn profile_answer(in_force: &InForce, place: usize) -> Option<ProfileAnswer> {
         landlock_min_abi: profile.landlock_min_abi,
         seccomp: in_force.filters.get(place)?.clone(),
         tcp: profile.tcp,
+        net_namespace: profile.net_namespace,
         limits: profile.limits,
         env: profile.env.clone(),
     })

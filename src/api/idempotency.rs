@@ -5,7 +5,7 @@
 
 use super::access::now_ms;
 use super::error::ApiError;
-use super::handlers::{BODY_MAX, RequestId, State};
+use super::handlers::{BODY_MAX, BODY_PATIENCE, RequestId, State};
 use crate::ledger::{Claimed, IdempotencyKey};
 use crate::model::{Mode, Principal};
 use axum::Extension;
@@ -36,7 +36,10 @@ pub(super) async fn once(
         return refused(ApiError::field("idempotency-key", "must be plain text"));
     };
     let (parts, body) = request.into_parts();
-    let Ok(body) = to_bytes(body, BODY_MAX).await else { return refused(ApiError::body_too_large(BODY_MAX)) };
+    let Ok(body) = tokio::time::timeout(BODY_PATIENCE, to_bytes(body, BODY_MAX)).await else {
+        return refused(ApiError::body_timed_out());
+    };
+    let Ok(body) = body else { return refused(ApiError::body_too_large(BODY_MAX)) };
     let route = format!("{} {}", parts.method, parts.uri.path());
     let key = IdempotencyKey { owner: principal.owner, route, key };
     let claim = match state.ledger.claim(key, Sha256::digest(&body).into(), now_ms()).await {

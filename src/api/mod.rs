@@ -23,6 +23,7 @@ mod sandboxes;
 mod server;
 mod services;
 mod sessions;
+mod snapshots;
 mod tokens;
 pub mod wire;
 mod words;

@@ -267,6 +267,7 @@ const ERRORS: &[(u16, &str, &str)] = &[
 /// Ids that stand in a path: name, pattern, what it is.
 const IDS: &[(&str, &str, &str)] = &[
     ("sandbox_id", "^sb_[0-9a-hjkmnp-tv-z]{26}$", "A sandbox of the caller."),
+    ("snapshot_id", "^sn_[0-9a-hjkmnp-tv-z]{26}$", "A snapshot of the sandbox."),
     ("exec_id", "^ex_[0-9a-hjkmnp-tv-z]{26}$", "An exec of the caller."),
     ("grant_id", "^gr_[0-9a-hjkmnp-tv-z]{26}$", "A grant that the caller may see."),
     ("token_id", "^tk_[0-9a-hjkmnp-tv-z]{26}$", "A token."),

@@ -9,7 +9,9 @@ use super::error::ApiError;
 use super::handlers::{self, BODY_MAX, RequestId, State, identify, number};
 use super::openapi::{DOCUMENT, Op, Param, id_pattern, op};
 use super::words::Words;
-use super::{confirmations, evidence, execs, files, grants, idempotency, live, sandboxes, services, sessions, tokens};
+use super::{
+    confirmations, evidence, execs, files, grants, idempotency, live, sandboxes, services, sessions, snapshots, tokens,
+};
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::handler::Handler;
 use axum::http::{Method, header};
@@ -73,6 +75,7 @@ pub(super) fn table() -> Vec<Route> {
         sandboxes::routes(),
         services::routes(),
         sessions::routes(),
+        snapshots::routes(),
         files::routes(),
         handlers::routes(),
         tokens::routes(),

@@ -12,7 +12,7 @@ use super::wire::{
 };
 use super::words::Words;
 use super::{idempotency, live};
-use crate::model::{DEFAULT_PROFILE, ExecRequest, ExecSpec, Kind, Mode, Principal, SandboxId, Timestamp};
+use crate::model::{DEFAULT_PROFILE, ExecRequest, ExecSpec, Kind, Mode, Principal, SandboxId, SnapshotId, Timestamp};
 use crate::pipeline::{Call, Failure, SandboxView, SandboxWish, SessionWish};
 use axum::extract::State as AxumState;
 use axum::http::{HeaderMap, StatusCode};
@@ -104,7 +104,7 @@ pub(super) fn routes() -> Vec<Route> {
     ]
 }
 
-fn answer(SandboxView { row, expired }: SandboxView) -> SandboxAnswer {
+pub(super) fn answer(SandboxView { row, expired }: SandboxView) -> SandboxAnswer {
     SandboxAnswer {
         sandbox_id: row.id.to_string(),
         profile: row.profile,
@@ -128,9 +128,10 @@ pub(super) async fn create(
     Extension(id): Extension<RequestId>,
     Body(request): Body<NewSandboxRequest>,
 ) -> Result<(StatusCode, Json<SandboxAnswer>), ApiError> {
-    let NewSandboxRequest { profile, project_id, ttl_s, idle_s, labels } = request;
+    let NewSandboxRequest { profile, project_id, ttl_s, idle_s, labels, from_snapshot } = request;
     let profile = profile.unwrap_or_else(|| DEFAULT_PROFILE.to_owned());
-    let wish = SandboxWish { profile, project_id, ttl_s, idle_s, labels };
+    let from_snapshot = from_snapshot.map(SnapshotId::from);
+    let wish = SandboxWish { profile, project_id, ttl_s, idle_s, labels, from_snapshot };
     let view = state.pipeline.create_sandbox(&call, wish).await.map_err(failed(&id))?;
     Ok((StatusCode::CREATED, Json(answer(view))))
 }
@@ -347,6 +348,7 @@ pub(super) fn request_of(kind: Kind, request: SandboxExecRequest) -> Result<Exec
         exec: ExecSpec { kind, command, args, code, cwd: request.cwd, env: request.env },
         inputs: request.inputs,
         policy_overrides: request.policy_overrides.unwrap_or_default(),
+        report: request.report,
     })
 }
 

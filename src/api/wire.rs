@@ -4,15 +4,17 @@ mod files;
 mod live;
 mod sandboxes;
 mod sessions;
+mod snapshots;
 
 pub use files::*;
 pub use live::*;
 pub use sandboxes::*;
 pub use sessions::*;
+pub use snapshots::*;
 
 use crate::model::{
-    Amounts, Budget, CallReport, CapabilitySet, Ending, Enforcement, ExecSpec, Layer, LimitHit, Limits, Outcome,
-    Output, PolicyOverrides, Role, SeccompReport, Tcp, Timestamp, Usage,
+    Amounts, Budget, CallReport, CapabilitySet, Ending, Enforcement, ExecSpec, Layer, LimitHit, Limits, NetNamespace,
+    Outcome, Output, PolicyOverrides, Role, SeccompReport, Tcp, Timestamp, Usage,
 };
 use crate::terms::SecurityMode;
 use base64::Engine;
@@ -80,6 +82,9 @@ pub struct ExecAnswer {
     /// Every file that it left; absent if they could not be listed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifacts: Option<Vec<ArtifactAnswer>>,
+    /// Which paths of the work area changed while it ran, if `report` asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub files: Option<ChangesAnswer>,
 }
 
 /// The records of one exec.
@@ -132,6 +137,7 @@ impl ExecAnswer {
             stdout_path: None,
             stderr_path: None,
             artifacts: None,
+            files: None,
         }
     }
 }
@@ -523,6 +529,8 @@ pub struct ProfileAnswer {
     pub seccomp: SeccompReport,
     /// TCP inside.
     pub tcp: Tcp,
+    /// Whether its network namespaces are used again.
+    pub net_namespace: NetNamespace,
     /// The most any run may have.
     pub limits: Limits,
     /// Environment of every program.

@@ -24,6 +24,9 @@ pub enum CtlError {
         #[source]
         source: io::Error,
     },
+    /// No store could be made.
+    #[error(transparent)]
+    Image(#[from] crate::workspace::ImageError),
     /// Standard input can't be read.
     #[error("can't read standard input")]
     ReadStdin(#[source] io::Error),
@@ -95,6 +98,7 @@ impl CtlError {
             Self::Terminal(_) => ("no_terminal", OURS),
             Self::Client(ClientError::Request(_) | ClientError::Refused { .. }) => ("unwritable_request", OURS),
             Self::ReadFile { .. } | Self::ReadStdin(_) => ("unreadable_file", USAGE),
+            Self::Image(_) => ("no_store_made", USAGE),
             Self::UnnamedInput(_) => ("unnamed_input", USAGE),
             Self::Export { .. } => ("no_export", USAGE),
             Self::PublicKey { .. } => ("no_public_key", USAGE),

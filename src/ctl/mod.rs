@@ -84,6 +84,12 @@ pub enum Verb {
     Sandbox(commands::sandbox::Sandbox),
     /// Start, list, follow and stop programs that run on in a sandbox
     Service(commands::service::Service),
+    /// Keep, restore, fork and compare the files of a sandbox
+    Snapshot(commands::snapshot::Snapshot),
+    /// Make a store with limits and snapshots, and say how it stands
+    Store(commands::store::Store),
+    /// List, reset, interrupt and remove interpreters that are kept between calls
+    Session(commands::session::Session),
     /// Send, fetch, list and change files of a sandbox
     Fs(commands::fs::Fs),
     /// List, show, follow, feed, signal, attach to and cancel execs, and what they left
@@ -165,6 +171,9 @@ pub async fn perform(verb: Verb, context: &Context) -> u8 {
         Verb::Token(token) => token.perform(context).await,
         Verb::Sandbox(sandbox) => sandbox.perform(context).await,
         Verb::Service(service) => service.perform(context).await,
+        Verb::Snapshot(snapshot) => snapshot.perform(context).await,
+        Verb::Store(store) => store.perform(context).await,
+        Verb::Session(session) => session.perform(context).await,
         Verb::Fs(fs) => fs.perform(context).await,
         Verb::Exec(execs) => execs.perform(context).await,
         Verb::Profile(profile) => profile.perform(context).await,

@@ -204,6 +204,7 @@ fn detail(value: &Value) -> String {
 /// The flag that sets a field of the request.
 fn flag_for(field: &str) -> Option<&'static str> {
     const FLAGS: &[(&str, &str)] = &[
+        ("session", "--session"),
         ("profile", "--profile"),
         ("project_id", "--project"),
         ("timeout_ms", "--timeout"),

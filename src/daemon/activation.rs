@@ -85,9 +85,9 @@ mod tests {
 
     #[test]
     fn the_only_one_is_ours_and_of_several_the_one_with_our_name() {
-        assert_eq!(pick(&[]).unwrap(), None);
-        assert_eq!(pick(&named(&["unknown"])).unwrap(), Some(3));
-        assert_eq!(pick(&named(&["metrics", NAME])).unwrap(), Some(4));
+        assert_eq!(pick(&[]).expect("it can be had"), None);
+        assert_eq!(pick(&named(&["unknown"])).expect("it can be had"), Some(3));
+        assert_eq!(pick(&named(&["metrics", NAME])).expect("it can be had"), Some(4));
         for bad in [&["a", "b"][..], &[NAME, NAME]] {
             let error = pick(&named(bad)).expect_err("which?").to_string();
             assert!(error.contains(NAME) && error.contains(bad[0]), "{error}");
@@ -96,12 +96,12 @@ mod tests {
 
     #[test]
     fn only_a_listening_unix_stream_socket_will_do() {
-        let dir = tempfile::tempdir().unwrap();
-        assert!(must_listen(&UnixListener::bind(dir.path().join("s")).unwrap().into()).is_ok());
-        let (stream, _other) = UnixStream::pair().unwrap();
+        let dir = tempfile::tempdir().expect("it can be had");
+        assert!(must_listen(&UnixListener::bind(dir.path().join("s")).expect("it can be had").into()).is_ok());
+        let (stream, _other) = UnixStream::pair().expect("it can be had");
         assert!(must_listen(&stream.into()).is_err(), "it does not listen");
-        assert!(must_listen(&UnixDatagram::bind(dir.path().join("d")).unwrap().into()).is_err());
-        assert!(must_listen(&std::net::TcpListener::bind("127.0.0.1:0").unwrap().into()).is_err());
-        assert!(must_listen(&std::fs::File::open("/dev/null").unwrap().into()).is_err());
+        assert!(must_listen(&UnixDatagram::bind(dir.path().join("d")).expect("it can be had").into()).is_err());
+        assert!(must_listen(&std::net::TcpListener::bind("127.0.0.1:0").expect("it can be had").into()).is_err());
+        assert!(must_listen(&std::fs::File::open("/dev/null").expect("it can be had").into()).is_err());
     }
 }

@@ -3,7 +3,7 @@
 use super::StoreRules;
 use crate::api::AccessRules;
 use crate::evidence::EvidenceSettings;
-use crate::pipeline::{RetentionSettings, SandboxSettings, SessionSettings};
+use crate::pipeline::{RetentionSettings, SandboxSettings, SessionSettings, WarmSettings};
 use crate::workspace::IMAGE_MIN_BYTES;
 use anyhow::{Context, bail};
 use clap::Parser;
@@ -83,6 +83,8 @@ pub struct Config {
     pub sandboxes: SandboxSettings,
     /// How long sessions lie idle, and how many.
     pub sessions: SessionSettings,
+    /// Python that waits ahead.
+    pub warm_python: WarmSettings,
     /// How long it is known what ran.
     pub retention: RetentionSettings,
     /// Where workspaces lie.
@@ -123,6 +125,7 @@ impl Default for Config {
             evidence: EvidenceSettings::default(),
             sandboxes: SandboxSettings::default(),
             sessions: SessionSettings::default(),
+            warm_python: WarmSettings::default(),
             retention: RetentionSettings::default(),
             store: StoreRules::default(),
         }
@@ -188,6 +191,9 @@ impl Config {
         let SessionSettings { idle_s, max_per_sandbox, max_per_owner } = self.sessions;
         if idle_s == 0 || max_per_sandbox == 0 || max_per_owner == 0 {
             bail!("sessions.idle_s, max_per_sandbox and max_per_owner must be at least 1");
+        }
+        if let Some(problem) = self.warm_python.problem() {
+            bail!("{problem}");
         }
         let SandboxSettings { default_ttl_s, max_ttl_s, max_per_owner } = self.sandboxes;
         if !(1..=31_622_400).contains(&max_ttl_s) || !(1..=max_ttl_s).contains(&default_ttl_s) {
@@ -257,6 +263,21 @@ mod tests {
         for bad in ["default_ttl_s = 0", "max_ttl_s = 1", "max_per_owner = 0"] {
             let config = Config::parse(&format!("[sandboxes]\n{bad}\n")).expect("known keys");
             assert!(config.check().is_err(), "{bad}");
+        }
+    }
+
+    /// What `#key = value` in the file that is installed would set is what holds without it, and no table is left out.
+    #[test]
+    fn the_installed_file_shows_the_defaults() {
+        let shown = include_str!("../../packaging/sandboxd.toml");
+        let lines = shown.lines().filter_map(|line| line.strip_prefix('#')).filter(|line| !line.starts_with(' '));
+        let text: String = lines.map(|line| format!("{line}\n")).collect();
+        let config = Config::parse(&text).expect("known keys");
+        assert_eq!(format!("{config:?}"), format!("{:?}", Config::default()));
+        assert!(Config::parse(shown).is_ok());
+        let manual = include_str!("../../packaging/man/sandboxd.toml.5");
+        for key in text.lines().filter_map(|line| line.split_once(" = ")).map(|(key, _)| key) {
+            assert!(manual.contains(&format!("\\fB{key}\\fR")), "{key} is not in sandboxd.toml(5)");
         }
     }
 

@@ -87,10 +87,20 @@ async fn serve_until_end(parts: Parts) -> anyhow::Result<i32> {
         sandboxes: config.sandboxes,
         sessions: config.sessions,
         retention: config.retention,
+        max_snapshots: config.store.max_snapshots,
     };
-    let pipeline = Pipeline::new(rules.clone(), executor, ledger.clone(), journal.clone(), store, settings);
+    let pipeline = Pipeline::new(
+        rules.clone(),
+        executor,
+        ledger.clone(),
+        journal.clone(),
+        store,
+        settings,
+        config.warm_python.clone(),
+    );
     pipeline.reconcile().await.context("what a daemon before left in the ledger")?;
     let reaper = tokio::spawn(pipeline.clone().reap());
+    let keeper = tokio::spawn(pipeline.clone().keep_ahead());
     let access = Access::new(config.access.clone(), ledger.clone());
     let metrics = Metrics::start().context("the metrics")?;
     let state = State {
@@ -165,6 +175,7 @@ async fn serve_until_end(parts: Parts) -> anyhow::Result<i32> {
         let _ = tokio::time::timeout(Duration::from_secs(1), server).await;
     }
     drain_answers(&pipeline).await;
+    keeper.abort();
     reaper.abort(); // an end that is cut short is finished at the next start
     ledger.close().await;
     journal.close().await;

@@ -48,6 +48,9 @@ pub fn run(config: Config) -> anyhow::Result<i32> {
     if !nix::unistd::geteuid().is_root() {
         bail!("sandboxd must be started as root (it gives that up itself); use sudo or systemd");
     }
+    // Whoever starts us may have a narrower one, with which nobody could enter the roots of sandboxes. What is private
+    // has its mode said.
+    nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
     let files = files_of(&config);
     let reading = files.read()?;
     let kernel = Kernel::probe();

@@ -92,6 +92,7 @@ impl Reading {
             rootfs: profile.rootfs.clone(),
             limits: profile.limits,
             tcp: profile.tcp,
+            net: profile.net_namespace,
             filter,
             require: profile.require.clone(),
             landlock_min_abi: profile.landlock_min_abi,

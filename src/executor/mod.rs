@@ -26,6 +26,6 @@ pub use client::{Warden, WardenGone};
 pub use live::{Attachment, Live, Sent, Unreached, Writer};
 pub use log::{Beyond, Event, Excerpt, Exit, Log, Piece, Wanted, What};
 pub use process::{Executor, HostReport, RunError, StoreState, Under};
-pub use session::{Control, Interpreter, SessionCall};
+pub use session::{Ahead, Control, Interpreter, SessionCall};
 pub use stop::{Stop, StopCause};
 pub use volumes::Btrfs;

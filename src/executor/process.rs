@@ -1,7 +1,7 @@
 //! The process domain: one program in one sandbox.
 
-use super::client::{Accept, Warden, WardenGone};
-use super::live::{Live, To};
+use super::client::{Accept, KillOnDrop, Warden, WardenGone};
+use super::live::{Live, Opening, To};
 use super::log::Event;
 use super::stop::ByteBudget;
 use super::terminal::Terminal;
@@ -15,7 +15,7 @@ use crate::isolation::warden::store::Part;
 use crate::isolation::warden::wire;
 use crate::isolation::warden::words::{Words, WordsError};
 use crate::model::{
-    CgroupMode, CgroupReport, Channel, Enforcement, ExecId, Hold, Layer, Limit, Mode, Outcome, ProjectId,
+    CgroupMode, CgroupReport, Channel, Enforcement, ExecId, Hold, Layer, Limit, Mode, NetNamespace, Outcome, ProjectId,
     SeccompReport, StoreReport, Usage,
 };
 use crate::observe;
@@ -29,7 +29,7 @@ use std::time::Instant;
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 use tokio::net::unix::pipe;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 /// What the host was found to have; the same for every run of a daemon.
 #[derive(Debug, Clone)]
@@ -66,7 +66,13 @@ pub struct Under {
     pub set: u64,
     /// The profile's filter.
     pub filter: SeccompReport,
+    /// Whose network namespace its sandboxes have.
+    pub net: NetNamespace,
 }
+
+/// What `net_namespace = "recycled"` gives away, in the words of `enforcement`.
+const RECYCLED: &str =
+    "network namespace: not fresh; its own loopback, looked through and found as new (net_namespace = \"recycled\")";
 
 /// Why no outcome came of a run.
 #[derive(Debug, thiserror::Error)]
@@ -98,10 +104,19 @@ pub enum RunError {
 struct Prepared {
     accept: Accept,
     laid: Laid,
-    bounded: bool,
     stdin: Option<pipe::Sender>,
     stdout: pipe::Receiver,
     stderr: pipe::Receiver,
+}
+
+/// A program that runs. Dropped, it dies.
+pub(super) struct Going {
+    pub status: StatusSocket,
+    pub ended: oneshot::Receiver<(Cause, Counted)>,
+    pub kill: KillOnDrop,
+    pub laid: Laid,
+    pub stdout: pipe::Receiver,
+    pub stderr: pipe::Receiver,
 }
 
 /// Runs permitted programs.
@@ -164,8 +179,7 @@ impl Executor {
             pump::input_pipe(permit.stdin_open() || !permit.stdin().is_empty()).map_err(RunError::Pipes)?;
         let inside = vec![stdin_inside, stdout_inside, stderr_inside];
         let (accept, laid) = self.ask(exec, permit, under, Life::Once, words, inside).await?;
-        let bounded = matches!(laid, Laid::Project { bounded: true });
-        Ok(Prepared { accept, laid, bounded, stdin, stdout, stderr })
+        Ok(Prepared { accept, laid, stdin, stdout, stderr })
     }
 
     /// Lays the files down and asks the warden for a run; `inside` are the program's ends of its pipes.
@@ -213,10 +227,8 @@ impl Executor {
         under: &Under,
         live: &Live,
     ) -> Result<Outcome, RunError> {
-        let Prepared { accept: Accept { status, mut ended, kill }, laid, bounded, stdin, stdout, stderr } = prepared;
+        let Prepared { accept: Accept { status, ended, kill }, laid, stdin, stdout, stderr } = prepared;
         let mut status = StatusSocket::new(status).map_err(RunError::Pipes)?;
-        let (limits, stop, log) = (permit.limits(), &live.stop, &live.log);
-        log.bound([Limit::StdoutBytes, Limit::StderrBytes].map(|limit| limits.get(limit)));
         // Before the start: whoever attaches then finds it. None: a fault came in its place, which is the last word.
         let terminal = match permit.tty() {
             Some(_) => status.terminal().await,
@@ -232,13 +244,31 @@ impl Executor {
         let input = live.input.open(to, permit.stdin_open().then(|| permit.stdin_most())).await;
         // A second run of the same exec does not get here: the first ends it.
         let _ = live.control.set(kill.handle());
-        log.event(Event::Started);
+        live.log.event(Event::Started);
         status.go();
+        let going = Going { status, ended, kill, laid, stdout, stderr };
+        self.supervise(going, input, terminal.as_deref(), permit, under, live).await
+    }
+
+    /// Sees a program that runs to its end.
+    pub(super) async fn supervise(
+        &self,
+        going: Going,
+        input: Opening<'_>,
+        terminal: Option<&Terminal>,
+        permit: &Permit,
+        under: &Under,
+        live: &Live,
+    ) -> Result<Outcome, RunError> {
+        let Going { status, mut ended, kill, laid, stdout, stderr } = going;
+        let (limits, stop, log) = (permit.limits(), &live.stop, &live.log);
+        log.bound([Limit::StdoutBytes, Limit::StderrBytes].map(|limit| limits.get(limit)));
+        let bounded = matches!(laid, Laid::Project { bounded: true });
         let started = Instant::now();
         let written = ByteBudget::new(permit.metered().bytes_out, stop);
         let (over, is_over) = watch::channel(false);
         let talk = async {
-            match &terminal {
+            match terminal {
                 Some(terminal) => {
                     input.feed(&[]).await;
                     terminal.drain(log, &written, is_over).await;
@@ -331,9 +361,13 @@ impl Executor {
             "btrfs" => degraded.push("workspace: btrfs limits the bytes that files take, not their number".to_owned()),
             _ => {}
         }
-        let names = ["user", "mount", "pid", "ipc", "uts", "cgroup", "net"];
+        let mut names = vec!["user", "mount", "pid", "ipc", "uts", "cgroup"];
+        match under.net {
+            NetNamespace::Fresh => names.push("net"),
+            NetNamespace::Recycled => degraded.push(RECYCLED.to_owned()),
+        }
         Enforcement {
-            namespaces: names.map(str::to_owned).to_vec(),
+            namespaces: names.into_iter().map(str::to_owned).collect(),
             landlock: report,
             seccomp: under.filter.clone(),
             cgroup: CgroupReport {
@@ -365,7 +399,9 @@ pub(super) fn refuse_fault(fault: Fault) -> Result<(), RunError> {
     match (fault.step, Errno::from_raw(fault.errno)) {
         (Step::Exec, _) => Ok(()),
         (Step::EnterCwd, Errno::ENOENT | Errno::ENOTDIR) => Err(WorkspaceError::Missing("exec.cwd").into()),
-        (Step::EnterCwd, Errno::ELOOP | Errno::EXDEV) => Err(WorkspaceError::Boundary("exec.cwd").into()),
+        (Step::EnterCwd, Errno::ELOOP | Errno::EXDEV | Errno::EACCES) => {
+            Err(WorkspaceError::Boundary("exec.cwd").into())
+        }
         _ => Err(RunError::Layer(fault)),
     }
 }
@@ -414,7 +450,7 @@ impl StatusSocket {
         }
     }
 
-    /// What init said last before it was gone. A fault is the last word even if an exit follows it.
+    /// What init said last. A fault is the last word even if an exit follows it; after an exit nothing comes.
     pub(super) async fn last_word(&self) -> Option<Status> {
         let mut last = self.1;
         let mut record = [0; STATUS_LEN];
@@ -428,8 +464,8 @@ impl StatusSocket {
                 .await;
             match received {
                 Ok((_, len @ 1..)) => match Status::decode(&record[..len]) {
-                    Ok(status) if !matches!(last, Some(Status::Fault(_))) => last = Some(status),
-                    Ok(_) => {}
+                    Ok(status @ Status::Fault(_)) => last = Some(status),
+                    Ok(exit) => return last.or(Some(exit)),
                     Err(error) => tracing::error!(%error, "a sandbox's init sent something that is no status"),
                 },
                 // An init that died without hearing our go makes one such error; what it said still waits behind it.

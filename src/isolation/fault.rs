@@ -73,25 +73,11 @@ steps! {
     ForkProgram: Some(Layer::Pid), "fork the program's process";
     /// The reaper needs no right any more; a program under an init that kept its own does not run.
     InitGivesUp: Some(Layer::Privileges), "give up its init's rights";
-    /// Everything above can be done before a request is known; from here on it is.
-    ReceiveRun: None, "receive its orders";
-    /// Needs CAP_SYS_ADMIN of the namespace, so before privileges fall.
-    AttachWorkspace: Some(Layer::Workspace), "attach the workspace";
-    /// The request's limits, where they are below the profile's.
-    NarrowTmpfs: Some(Layer::Mount), "narrow a tmpfs";
-    /// The workspace's inodes are known only now.
-    LandlockWorkspace: Some(Layer::Landlock), "add the workspace to the Landlock rules";
-    /// The request's descriptors become 0, 1 and 2.
-    Stdio: Some(Layer::Privileges), "set up standard input and output";
-    /// As root of the namespace a directory of mode 0700 opens; the program's own rights count from exec on.
-    EnterCwd: None, "enter the working directory";
+    /// A warden with many sandboxes has high numbers; a session's descriptors have places up there.
+    LowerDescriptors: Some(Layer::Privileges), "move its descriptors down";
     /// No controlling terminal, own process group.
     NewSession: Some(Layer::Privileges), "start a session";
-    /// As leader of its session, which it now has. Only for a run that is to have one.
-    Terminal: None, "take its terminal";
-    /// As leader of its group: a signal to it is one to all of them. Only for a run that is to get any.
-    OfferSignals: None, "hand the warden its pidfd";
-    /// Hard limits: the program can't raise them.
+    /// Hard limits of the profile: the program can't raise them.
     Rlimits: Some(Layer::Privileges), "set a resource limit";
     /// Handlers and masks of ours are not for the program.
     Signals: Some(Layer::Privileges), "reset its signals";
@@ -103,11 +89,31 @@ steps! {
     ClearCapabilities: Some(Layer::Privileges), "empty its capability sets";
     /// Landlock and seccomp want it without privileges.
     NoNewPrivs: Some(Layer::Privileges), "set no_new_privs";
-    /// After the last mount and the last open of ours.
+    /// Where the filter lets through what is still to do: the kernel takes long to load one, and nobody waits yet.
+    SeccompAhead: Some(Layer::Seccomp), "load the seccomp filter ahead";
+    /// The warden may attach mounts from here on.
+    TellWaiting: Some(Layer::Pid), "tell that it waits";
+    /// Everything above can be done before a request is known; from here on it is.
+    ReceiveRun: None, "receive its orders";
+    /// The workspace's inodes are known only now.
+    LandlockWorkspace: Some(Layer::Landlock), "add the workspace to the Landlock rules";
+    /// Out of the sandbox's own devpts. Only for a run that is to have one.
+    OpenTerminal: None, "open its terminal";
+    /// The request's descriptors become 0, 1 and 2.
+    Stdio: Some(Layer::Privileges), "set up standard input and output";
+    /// As leader of its session, which it is. Only for a run that is to have one.
+    Terminal: None, "take its terminal";
+    /// As leader of its group: a signal to it is one to all of them. Only for a run that is to get any.
+    OfferSignals: None, "hand the warden its pidfd";
+    /// As the program's own user: where it may not go, it does not begin.
+    EnterCwd: None, "enter the working directory";
+    /// The request's limits, where they are below the profile's; descriptors last, as stdio was lifted above low limits.
+    NarrowRlimits: Some(Layer::Privileges), "narrow a resource limit";
+    /// After the last open of ours.
     Landlock: Some(Layer::Landlock), "restrict itself with Landlock";
     /// The begin record is durable when the front says go.
     AwaitGo: None, "be told to go";
-    /// Last: it may refuse whatever would come after, but for execve.
+    /// A filter that was not loaded ahead comes last: it may refuse whatever would come after, but for execve.
     Seccomp: Some(Layer::Seccomp), "load the seccomp filter";
     /// The program.
     Exec: None, "execute the program";
@@ -152,12 +158,13 @@ mod tests {
     }
 
     #[test]
-    fn privileges_fall_then_landlock_then_seccomp_then_exec() {
+    fn privileges_fall_before_the_orders_come_then_landlock_then_exec() {
         let place = |step: Step| step as u8;
-        assert!(place(Step::AttachWorkspace) < place(Step::BecomeUser));
         assert!(place(Step::Securebits) < place(Step::ClearCapabilities));
         assert!(place(Step::ClearCapabilities) < place(Step::NoNewPrivs));
-        assert!(place(Step::NoNewPrivs) < place(Step::Landlock));
+        assert!(place(Step::NoNewPrivs) < place(Step::SeccompAhead));
+        assert!(place(Step::SeccompAhead) < place(Step::ReceiveRun));
+        assert!(place(Step::ReceiveRun) < place(Step::Landlock));
         assert!(place(Step::Landlock) < place(Step::AwaitGo));
         assert!(place(Step::AwaitGo) < place(Step::Seccomp));
         assert_eq!(place(Step::Seccomp) + 1, place(Step::Exec));

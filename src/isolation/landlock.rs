@@ -99,9 +99,18 @@ impl Rules {
 
     /// Puts the wall up around this thread and its children. Sets no_new_privs.
     pub fn restrict_self(self) -> Result<(), Errno> {
+        self.restrict(true)
+    }
+
+    /// The same where no_new_privs is set already.
+    pub fn restrict_without_new_privs(self) -> Result<(), Errno> {
+        self.restrict(false)
+    }
+
+    fn restrict(self, no_new_privs: bool) -> Result<(), Errno> {
         // On ABI 0 the crate does nothing and says so; whether that is enough was the profile's decision.
         let nothing_there = self.abi == ABI::Unsupported;
-        match self.created.restrict_self() {
+        match self.created.no_new_privs(no_new_privs).restrict_self() {
             Ok(status) if status.ruleset != RulesetStatus::NotEnforced || nothing_there => Ok(()),
             Ok(_) => Err(Errno::EOPNOTSUPP),
             Err(_) => Err(Errno::last()),

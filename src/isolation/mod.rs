@@ -2,18 +2,20 @@
 //!
 //! ```text
 //! plan ──▶ (warden) prepare ──▶ spawn ──▶ child        one file per kernel facility beside them:
-//!  what a profile's      trees,    clone3     init +    cgroup, etc, idmap, landlock, rlimits, rootfs, seccomp, store
-//!  sandbox looks like    filters              program   sys/ holds all of the crate's `unsafe`
+//!  what a profile's      trees,    clone3     init +    attach, cgroup, etc, idmap, landlock, netns, rlimits, rootfs,
+//!  sandbox looks like    filters              program   seccomp, store; sys/ holds all of the crate's `unsafe`
 //! ```
 //!
 //! It knows nothing of policy, HTTP or evidence: it is told what to build and reports what happened.
 
+pub mod attach;
 pub mod cgroup;
 pub mod child;
 pub mod etc;
 pub mod fault;
 pub mod idmap;
 pub mod landlock;
+pub mod netns;
 pub mod plan;
 pub mod probe;
 pub mod rlimits;

@@ -3,8 +3,8 @@
 //! All strings are ready for the kernel here, so that the child formats nothing.
 #![forbid(unsafe_code)]
 
-use super::seccomp::{Instruction, for_init};
-use crate::model::{Limit, Limits, Tcp};
+use super::seccomp::{Instruction, can_be_loaded_ahead, for_init};
+use crate::model::{Limit, Limits, NetNamespace, Tcp};
 use std::ffi::{CStr, CString};
 
 /// Where the root tree is moved in the warden's own minimal root, before it becomes the root.
@@ -101,7 +101,8 @@ pub enum Mask {
     ReadOnly,
 }
 
-/// Paths of /proc that tell of the host or act on it. Those the kernel does not have are left out at start.
+/// Paths of /proc that tell of the host or act on it. Those that the kernel does not have, or opens for nobody but the
+/// host's root, are left out at start.
 pub const MASKED: &[(&str, Mask)] = &[
     ("acpi", Mask::Directory),
     ("asound", Mask::Directory),
@@ -176,8 +177,12 @@ pub struct SandboxPlan {
     pub landlock_abi: u32,
     /// TCP inside.
     pub tcp: Tcp,
+    /// Whose network namespace it has.
+    pub net: NetNamespace,
     /// The compiled filter.
     pub filter: Vec<Instruction>,
+    /// Whether it is loaded before the sandbox waits for its run, or last of all.
+    pub filter_ahead: bool,
     /// Init's own, which lets it do next to nothing.
     pub init_filter: Vec<Instruction>,
     /// For tests of the walls of our own making: the step that is to fail. Never set by the daemon.
@@ -206,6 +211,8 @@ impl SandboxPlan {
                 .collect(),
             landlock_abi,
             tcp,
+            net: NetNamespace::Fresh,
+            filter_ahead: can_be_loaded_ahead(&filter),
             filter,
             init_filter: for_init(),
             sabotage: None,

@@ -17,13 +17,20 @@ const SIGPENDING: u64 = 4096;
 const NPROC_SLACK: u64 = 64;
 
 /// One resource with its amount, soft and hard alike.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rlimit {
     resource: Resource,
     amount: u64,
 }
 
 impl Rlimit {
+    /// Whether it waits for the run: below a small limit there is no room to lift descriptors, and a session has no
+    /// processor time of its own, which a limit that was set could not be raised to.
+    #[must_use]
+    pub fn comes_late(self) -> bool {
+        matches!(self.resource, Resource::RLIMIT_NOFILE | Resource::RLIMIT_CPU)
+    }
+
     /// Sets it. An amount above what the daemon itself was given becomes that: raising needs CAP_SYS_RESOURCE,
     /// and less than asked for is never a hole.
     pub fn set(self) -> Result<(), Errno> {
@@ -43,8 +50,8 @@ pub fn of(limits: &Limits, life: Life) -> [Rlimit; 11] {
         Life::Session => RLIM_INFINITY,
     };
     [
-        (Resource::RLIMIT_CORE, 0),
         (Resource::RLIMIT_NOFILE, limits.get(Limit::Nofile)),
+        (Resource::RLIMIT_CORE, 0),
         (Resource::RLIMIT_FSIZE, limits.get(Limit::FsizeBytes)),
         (Resource::RLIMIT_STACK, limits.get(Limit::StackBytes)),
         (Resource::RLIMIT_NPROC, limits.get(Limit::Pids) + NPROC_SLACK),

@@ -1,9 +1,11 @@
 //! From a plan to a living sandbox: the parent's side of the fork.
 #![forbid(unsafe_code)]
 
+use super::attach::Attach;
 use super::cgroup::Group;
 use super::child::{Handles, init_main};
 use super::idmap::{Range, Ranges};
+use super::netns::Nets;
 use super::plan::SandboxPlan;
 use super::sys::{self, Forked, SingleThreaded};
 use super::warden::protocol::MESSAGE_MAX;
@@ -14,16 +16,19 @@ use nix::fcntl::AT_FDCWD;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use rustix::event::EventfdFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// All namespaces but the cgroup one, which the child makes when it is in its group.
-const NAMESPACES: i32 = libc::CLONE_NEWUSER
-    | libc::CLONE_NEWNS
-    | libc::CLONE_NEWPID
-    | libc::CLONE_NEWIPC
-    | libc::CLONE_NEWUTS
-    | libc::CLONE_NEWNET;
+/// All namespaces but the cgroup one, which the child makes when it is in its group, and the network's.
+const NAMESPACES: i32 =
+    libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+
+/// A network namespace that was there before, and how to get into it and out again.
+pub type Net<'a> = (&'a Nets, BorrowedFd<'a>);
+
+/// A sandbox takes a few milliseconds to build; this is for a machine that stands still.
+const BUILT_WITHIN_MS: u16 = 1000;
 
 /// Tells a child that its id maps are written.
 const MAPS_WRITTEN: &[u8] = b"M";
@@ -33,6 +38,8 @@ const MAPS_WRITTEN: &[u8] = b"M";
 pub struct Sandbox {
     pidfd: OwnedFd,
     orders: OwnedFd,
+    /// Readable when nothing but its init is left.
+    over: OwnedFd,
     /// Its mount namespace: while we hold it, init's death does not wait for everything to be unmounted.
     mounts: Option<OwnedFd>,
     /// The program's own, once it was asked for.
@@ -48,6 +55,7 @@ pub fn socket_pair() -> Result<(OwnedFd, OwnedFd), Errno> {
 
 /// Forks a sandbox. Gives back the sandbox and the front's end of its status socket.
 ///
+/// With `net` it is born in that network namespace, else in one of its own.
 /// On an error nothing is left: a child that was forked is dead and reaped.
 pub fn spawn(
     proof: &SingleThreaded,
@@ -56,27 +64,43 @@ pub fn spawn(
     ranges: &Ranges,
     range: Range,
     null: BorrowedFd<'_>,
+    net: Option<Net<'_>>,
 ) -> Result<(Sandbox, OwnedFd), Errno> {
     let tree = sys::clone_tree(AT_FDCWD, &plan.tree, true)?;
     let (orders, orders_inside) = socket_pair()?;
     // The largest order must fit; without CAP_NET_ADMIN the system's maximum holds and such an order is refused.
     let _ = setsockopt(&orders, sockopt::SndBufForce, &(2 * MESSAGE_MAX));
     let (status, status_inside) = socket_pair()?;
+    let over = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+        .map_err(|errno| Errno::from_raw(errno.raw_os_error()))?;
     let join = group.joins()?;
     let join: Vec<BorrowedFd<'_>> = join.iter().map(AsFd::as_fd).collect();
-    let (child, pidfd) = match sys::fork_sandbox(proof, NAMESPACES as u64, group.born_into())? {
+    let fork = |flags: i32| sys::fork_sandbox(proof, flags as u64, group.born_into());
+    let forked = match net {
+        None => fork(NAMESPACES | libc::CLONE_NEWNET)?,
+        Some((nets, net)) => {
+            nets.enter(net)?;
+            let forked = fork(NAMESPACES);
+            if !matches!(forked, Ok(Forked::Child)) {
+                nets.go_home();
+            }
+            forked?
+        }
+    };
+    let (child, pidfd) = match forked {
         Forked::Child => {
             // The parent's ends: while a copy is open in here, the parent's death would not be seen as an end.
             drop((orders, status));
             let (orders, status, tree) = (orders_inside.as_fd(), status_inside.as_fd(), tree.as_fd());
-            let handles = Handles { orders, status, null, tree, join: &join };
+            let own_net = net.is_none();
+            let handles = Handles { orders, status, null, tree, over: over.as_fd(), join: &join, own_net };
             init_main(plan, &handles, proof)
         }
         Forked::Parent(child, pidfd) => (child, pidfd),
     };
     // None if it has died already; then there is nothing to hold.
     let mounts = ranges.mount_namespace(child);
-    let sandbox = Sandbox { pidfd, orders, mounts, program: None, reaped: false };
+    let sandbox = Sandbox { pidfd, orders, over, mounts, program: None, reaped: false };
     unless_dead(ranges.parent_write_id_maps(child, range))?;
     unless_dead(wire::send(sandbox.orders.as_fd(), MAPS_WRITTEN, &[]))?;
     Ok((sandbox, status))
@@ -94,6 +118,27 @@ impl Sandbox {
     /// Readable when every process of the sandbox is gone.
     pub fn pidfd(&self) -> impl AsFd + '_ {
         &self.pidfd
+    }
+
+    /// Readable when the program and all it started are gone and reaped: init alone is left, and leaves.
+    pub fn over(&self) -> impl AsFd + '_ {
+        &self.over
+    }
+
+    /// Does to a sandbox what its run asks for before the order is given. Waits until it waits: one that was built for
+    /// this very run may still be at its own mounts.
+    pub fn attach(&self, attach: &Attach<'_>) -> Result<(), Errno> {
+        if attach.is_nothing() {
+            return Ok(());
+        }
+        let mut word = [PollFd::new(self.orders.as_fd(), PollFlags::POLLIN)];
+        if poll(&mut word, PollTimeout::from(BUILT_WITHIN_MS))? == 0 {
+            return Err(Errno::ETIMEDOUT);
+        }
+        match (wire::receive(self.orders.as_fd(), &mut [0]), &self.mounts) {
+            (Ok((1, _)), Some(mounts)) => attach.make(mounts.as_fd()),
+            _ => Err(Errno::ESRCH), // it died; what it said of that is on the status socket
+        }
     }
 
     /// Hands the sandbox its one order, with the descriptors that go with it.
@@ -116,13 +161,19 @@ impl Sandbox {
     /// is dead, does not hear it.
     pub fn signal_program(&mut self, signal: ProgramSignal) -> Result<(), Errno> {
         if self.program.is_none() {
-            let mut offered = [PollFd::new(self.orders.as_fd(), PollFlags::POLLIN)];
-            poll(&mut offered, PollTimeout::ZERO)?;
-            if !offered[0].revents().is_some_and(|events| events.contains(PollFlags::POLLIN)) {
-                return Err(Errno::ESRCH);
+            // Its WAITING, if nobody has read that, comes before the pidfd.
+            for _ in 0..2 {
+                let mut offered = [PollFd::new(self.orders.as_fd(), PollFlags::POLLIN)];
+                poll(&mut offered, PollTimeout::ZERO)?;
+                if !offered[0].revents().is_some_and(|events| events.contains(PollFlags::POLLIN)) {
+                    return Err(Errno::ESRCH);
+                }
+                let (_, mut fds) = wire::receive(self.orders.as_fd(), &mut [0; 1])?;
+                self.program = fds.pop();
+                if self.program.is_some() {
+                    break;
+                }
             }
-            let (_, mut fds) = wire::receive(self.orders.as_fd(), &mut [0; 1])?;
-            self.program = fds.pop();
         }
         match &self.program {
             Some(program) => sys::signal_group(program.as_fd(), signal.number().into()),

@@ -138,6 +138,20 @@ const MIGRATIONS: &[&str] = &[
     CREATE INDEX sandboxes_uncleared ON sandboxes (seq) WHERE deleted_at_ms IS NOT NULL AND cleared_at_ms IS NULL;
     CREATE INDEX sandboxes_by_project ON sandboxes (project_id) WHERE deleted_at_ms IS NULL;
 ",
+    "
+    CREATE TABLE snapshots (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT, -- the order of lists
+        id TEXT NOT NULL UNIQUE,
+        tenant TEXT NOT NULL,
+        subject TEXT NOT NULL,
+        sandbox_id TEXT NOT NULL,
+        project_id TEXT NOT NULL, -- where it lies
+        name TEXT,
+        state TEXT NOT NULL,      -- making, kept, restoring, removing
+        created_at_ms INTEGER NOT NULL
+    ) STRICT;
+    CREATE INDEX snapshots_by_sandbox ON snapshots (sandbox_id, seq);
+",
 ];
 
 /// Opens the ledger below `state_dir`, or makes it; checked, migrated, locked against every other process.
@@ -239,7 +253,7 @@ mod tests {
         let first = Connection::open(file_of(&directory)).expect("ours");
         first
             .execute_batch(
-                "DROP TABLE sandboxes; DROP TABLE execs; DROP TABLE idempotency;
+                "DROP TABLE sandboxes; DROP TABLE execs; DROP TABLE idempotency; DROP TABLE snapshots;
                  DELETE FROM schema_version WHERE version > 1;
                  INSERT INTO tokens (id, hash, name, tenant, subject, roles, created_at_ms)
                  VALUES ('tk_1', zeroblob(32), 'n', 't', 's', '[]', 1)",
@@ -248,9 +262,9 @@ mod tests {
         first.close().expect("closed");
         let (connection, _) = open(directory.path()).expect("brought up to date");
         let count = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, i64>(0)).expect("a count");
-        assert_eq!(count("SELECT max(version) FROM schema_version"), 3);
+        assert_eq!(count("SELECT max(version) FROM schema_version"), i64::try_from(MIGRATIONS.len()).expect("a few"));
         assert_eq!(count("SELECT count(*) FROM tokens"), 1);
-        for table in ["sandboxes", "execs", "idempotency"] {
+        for table in ["sandboxes", "execs", "idempotency", "snapshots"] {
             assert_eq!(count(&format!("SELECT count(*) FROM {table}")), 0);
         }
     }

@@ -25,8 +25,8 @@ const WORDS_MAX: usize = 16 * 1024;
 const REASON_MAX: usize = 1024;
 /// What stands where something was cut.
 const CUT: char = '…';
-/// Rows that one call of [`Ledger::forget_execs`] removes, so that nobody waits long behind it.
-const FORGET_MAX: usize = 10_000;
+/// Rows that one call of [`Ledger::old_execs`] finds, so that nobody waits long behind it.
+const FORGET_MAX: usize = 1000;
 /// The reason of an exec that was found open.
 const LOST: &str = "the daemon ended before the exec did";
 
@@ -164,6 +164,17 @@ pub struct ExecRow {
     pub evidence_end: Option<String>,
 }
 
+/// An exec that nobody wants to know of any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OldExec {
+    /// Its id.
+    pub exec_id: ExecId,
+    /// Whose it was.
+    pub owner: Owner,
+    /// The project that its artifacts are in.
+    pub project_id: Option<ProjectId>,
+}
+
 /// Which execs to list; all that is given must hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ExecFilter {
@@ -202,6 +213,19 @@ impl Ledger {
         let started = bounded(started)?;
         self.post(move |connection| insert(connection, &started));
         Ok(())
+    }
+
+    /// Says, without waiting, when an exec that was posted has started, or under which record; what is none stays.
+    pub fn post_running(&self, exec: &ExecId, started_at_ms: Option<u64>, evidence_begin: Option<String>) {
+        let exec = exec.clone();
+        self.post(move |connection| {
+            let sql = "UPDATE execs SET status = ?2, started_at_ms = coalesce(started_at_ms, ?3),
+                     evidence_begin = coalesce(?4, evidence_begin)
+                 WHERE exec_id = ?1 AND ended_at_ms IS NULL";
+            let (status, started) = (ExecStatus::Running.name(), started_at_ms.map(stored));
+            connection.prepare_cached(sql)?.execute(params![exec.as_str(), status, started, evidence_begin])?;
+            Ok(())
+        });
     }
 
     /// Writes the end of an exec down before the answer. Done again it changes nothing: the first end stays.
@@ -256,20 +280,39 @@ impl Ledger {
         self.call(Lasting::Kill, work, |ids| ids).await
     }
 
-    /// Removes execs that ended before `ended_before_ms`, and of each owner all but the newest `most_per_owner`; never one
-    /// that is open. How many were removed: if that is not 0, there may be more.
-    pub async fn forget_execs(&self, ended_before_ms: u64, most_per_owner: u64) -> Result<usize, LedgerError> {
+    /// Execs that ended before `ended_before_ms`, and of each owner all but the newest `most_per_owner`; never one that is
+    /// open. Some of them, oldest first: there may be more once these are forgotten.
+    pub async fn old_execs(&self, ended_before_ms: u64, most_per_owner: u64) -> Result<Vec<OldExec>, LedgerError> {
         let work = move |connection: &Connection| {
             let sql = format!(
-                "DELETE FROM execs WHERE seq IN (
-                     SELECT seq FROM (
-                         SELECT seq, ended_at_ms,
-                                row_number() OVER (PARTITION BY tenant, subject ORDER BY seq DESC) AS place
-                         FROM execs)
-                     WHERE ended_at_ms IS NOT NULL AND (ended_at_ms < ?1 OR place > ?2)
-                     LIMIT {FORGET_MAX})"
+                "SELECT exec_id, tenant, subject, project_id FROM (
+                     SELECT seq, exec_id, tenant, subject, project_id, ended_at_ms,
+                            row_number() OVER (PARTITION BY tenant, subject ORDER BY seq DESC) AS place
+                     FROM execs)
+                 WHERE ended_at_ms IS NOT NULL AND (ended_at_ms < ?1 OR place > ?2)
+                 ORDER BY seq LIMIT {FORGET_MAX}"
             );
-            Ok(connection.prepare_cached(&sql)?.execute([stored(ended_before_ms), stored(most_per_owner)])?)
+            let read = |row: &Row<'_>| {
+                let owner = Owner { tenant: row.get(1)?, subject: row.get(2)? };
+                let project = row.get::<_, Option<String>>(3)?.and_then(|id| id.parse().ok());
+                Ok(OldExec { exec_id: read_id(row, 0)?, owner, project_id: project })
+            };
+            let values = [stored(ended_before_ms), stored(most_per_owner)];
+            Ok(connection.prepare_cached(&sql)?.query_map(values, read)?.collect::<Result<Vec<_>, _>>()?)
+        };
+        self.call(Lasting::Kill, work, |old| old).await
+    }
+
+    /// Removes these execs, but none that is open. How many were removed.
+    pub async fn forget_execs(&self, ids: Vec<ExecId>) -> Result<usize, LedgerError> {
+        let work = move |connection: &Connection| {
+            let mut statement =
+                connection.prepare_cached("DELETE FROM execs WHERE exec_id = ?1 AND ended_at_ms IS NOT NULL")?;
+            let mut removed = 0;
+            for id in &ids {
+                removed += statement.execute([id.as_str()])?;
+            }
+            Ok(removed)
         };
         self.call(Lasting::Kill, work, |count| count).await
     }

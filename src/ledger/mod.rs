@@ -31,17 +31,19 @@ mod grants;
 mod idempotency;
 mod page;
 mod sandboxes;
+mod snapshots;
 mod tokens;
 mod writer;
 
 pub use budgets::{LostReservation, Reservation};
-pub use execs::{ExecEnded, ExecFilter, ExecPage, ExecRow, ExecStarted, ExecStatus};
+pub use execs::{ExecEnded, ExecFilter, ExecPage, ExecRow, ExecStarted, ExecStatus, OldExec};
 pub use grants::{GrantFilter, GrantPage, GrantRow, LONGEST_PAGE, NewGrant, Revocation};
 pub use idempotency::{Claim, Claimed, IdempotencyKey};
 pub use sandboxes::{NewSandbox, SandboxFilter, SandboxPage, SandboxRow};
+pub use snapshots::{NewSnapshot, SnapshotRow, SnapshotState};
 pub use tokens::{NewToken, TokenRow, TokenSecret};
 
-use crate::model::{ExecId, GrantId, Meter, SandboxId, TokenId};
+use crate::model::{ExecId, GrantId, Meter, SandboxId, SnapshotId, TokenId};
 use crate::sqlite::file::FileError;
 use crate::sqlite::writer::Writer;
 use rusqlite::Connection;
@@ -131,6 +133,12 @@ pub enum LedgerError {
     /// The owner has as many sandboxes as it may.
     #[error("this owner has {0} sandboxes, which is all it may have; delete one")]
     TooManySandboxes(u64),
+    /// No such snapshot of this owner.
+    #[error("there is no snapshot {0}")]
+    SnapshotNotFound(SnapshotId),
+    /// The sandbox has as many snapshots as it may.
+    #[error("this sandbox has {0} snapshots, which is all it may have; delete one")]
+    TooManySnapshots(u64),
     /// No such exec of this owner.
     #[error("there is no exec {0}")]
     ExecNotFound(ExecId),

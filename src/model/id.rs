@@ -131,7 +131,7 @@ macro_rules! show_as_text {
         }
     )*};
 }
-show_as_text!(ExecId, ProjectId, TokenId, GrantId, ConfirmationId, SandboxId);
+show_as_text!(ExecId, ProjectId, TokenId, GrantId, ConfirmationId, SandboxId, SnapshotId);
 
 /// 48 bits of milliseconds, then 80 random bits.
 fn fresh_digits() -> String {

@@ -31,6 +31,6 @@ pub use meter::{Amounts, Budget, Meter, PerMeter};
 pub use object::Object;
 pub use outcome::{Ending, LimitHit, Outcome, Output, Usage};
 pub use principal::{Owner, Principal, Role};
-pub use request::{DEFAULT_PROFILE, ExecRequest, ExecSpec, Input, Kind, Mode, PolicyOverrides};
-pub use sandbox::{Rootfs, Tcp};
+pub use request::{DEFAULT_PROFILE, ExecRequest, ExecSpec, Input, Kind, Mode, PolicyOverrides, Report};
+pub use sandbox::{NetNamespace, Rootfs, Tcp};
 pub use timestamp::{Timestamp, TimestampError};

@@ -58,6 +58,17 @@ pub struct ExecRequest {
     /// What is to be narrower than the profile.
     #[serde(default, deserialize_with = "object")]
     pub policy_overrides: PolicyOverrides,
+    /// What the answer is to tell beside the outcome.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub report: Option<Report>,
+}
+
+/// More than an outcome.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Report {
+    /// Which paths of the work area changed while the exec ran, whoever changed them.
+    Files,
 }
 
 fn default_profile() -> String {

@@ -22,6 +22,17 @@ pub enum Tcp {
     None,
 }
 
+/// Whose network namespace is a sandbox's?
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum NetNamespace {
+    /// Its own, made for it and gone with it.
+    #[default]
+    Fresh,
+    /// One that may have been another exec's before, looked through and found as new.
+    Recycled,
+}
+
 impl Serialize for Rootfs {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {

@@ -29,6 +29,11 @@ pub(super) enum Turn {
 }
 
 impl Turn {
+    /// Whether it has to wait.
+    pub(super) fn waits(&self) -> bool {
+        matches!(self, Self::Waiting(_))
+    }
+
     /// A place to run in.
     pub(super) async fn place(self) -> Result<OwnedSemaphorePermit, Refusal> {
         match self {
@@ -141,6 +146,9 @@ impl Admission {
     pub(super) fn enter(self: &Arc<Self>) -> Result<Turn, Refusal> {
         if let Ok(place) = self.places.clone().try_acquire_owned() {
             return Ok(Turn::Here(place));
+        }
+        if self.draining() {
+            return Err(Refusal::Draining);
         }
         if self.queued.fetch_add(1, Ordering::Relaxed) >= self.queue_max {
             self.queued.fetch_sub(1, Ordering::Relaxed);

@@ -6,9 +6,9 @@
 use super::admission::Listed;
 use super::{Failure, Finished, Judged, Pipeline, now_ms};
 use crate::executor::RunError;
-use crate::ledger::{ExecEnded, ExecFilter, ExecPage, ExecRow, ExecStarted, Ledger, LedgerError};
-use crate::model::{Ending, ExecId, ExecRequest, Limit, Outcome, Principal, Timestamp, Usage};
-use crate::policy::Refusal;
+use crate::ledger::{ExecEnded, ExecFilter, ExecPage, ExecRow, ExecStarted, Ledger, LedgerError, OldExec};
+use crate::model::{Ending, ExecId, ExecRequest, Limit, Principal, Timestamp, Usage};
+use crate::policy::{Permit, Refusal};
 use crate::workspace::{AreaKind, Manifest, ManifestBounds};
 use serde::Deserialize;
 use serde_json::json;
@@ -51,22 +51,12 @@ pub(super) struct Noted {
     ledger: Ledger,
     exec: ExecId,
     queued_at_ms: u64,
-    started_at_ms: u64,
+    /// None: it waits for a place.
+    started_at_ms: Option<u64>,
     end: Option<ExecEnded>,
-    over: bool,
 }
 
 impl Noted {
-    /// It is another's to end.
-    fn forget(mut self) {
-        self.over = true;
-    }
-
-    /// It was cancelled while it waited.
-    pub(super) fn cancelled(&mut self) {
-        self.end = Some(self.end(Ending::Cancelled, Some("cancelled before it started".to_owned())));
-    }
-
     fn end(&self, ending: Ending, error_reason: Option<String>) -> ExecEnded {
         ExecEnded {
             exec_id: self.exec.clone(),
@@ -74,13 +64,19 @@ impl Noted {
             exit_code: None,
             signal: None,
             error_reason,
-            started_at_ms: Some(self.started_at_ms),
+            started_at_ms: self.started_at_ms,
             ended_at_ms: now_ms(),
             stdout_truncated: false,
             stderr_truncated: false,
             usage: Usage::default(),
             evidence_end: None,
         }
+    }
+
+    /// It has a place.
+    pub(super) fn starts(&mut self) {
+        self.started_at_ms = Some(now_ms());
+        self.ledger.post_running(&self.exec, self.started_at_ms, None);
     }
 
     /// It ended like this.
@@ -104,6 +100,9 @@ impl Noted {
             Failure::Run(error) => (Ending::FailedToStart, error.to_string()),
             Failure::Ledger(error) => (Ending::FailedToStart, error.to_string()),
             Failure::Evidence(error) => (Ending::FailedToStart, error.to_string()),
+            Failure::Refused(Refusal::CancelledInQueue) => {
+                (Ending::Cancelled, "cancelled, or left by its caller, while it waited for a place".to_owned())
+            }
             Failure::Refused(_) | Failure::Internal => return,
         };
         self.end = Some(self.end(ending, Some(reason)));
@@ -112,9 +111,6 @@ impl Noted {
 
 impl Drop for Noted {
     fn drop(&mut self) {
-        if self.over {
-            return;
-        }
         let refused = || self.end(Ending::FailedToStart, Some("refused; its caller was told why".to_owned()));
         let end = self.end.clone().unwrap_or_else(refused);
         self.ledger.post_ended(end);
@@ -133,16 +129,7 @@ pub(super) fn check_reference(request: &ExecRequest) -> Result<(), Refusal> {
 }
 
 impl Pipeline {
-    /// Writes down that an exec starts, over what was written when it had to wait.
-    pub(super) fn note_start(&self, listed: &Listed, judged: &Judged, waiting: Option<Noted>) -> Noted {
-        let noted = self.note(listed, judged, Some(now_ms()));
-        if let Some(waiting) = waiting {
-            waiting.forget();
-        }
-        noted
-    }
-
-    /// Writes an exec down: as one that runs, or as one that waits for a place.
+    /// Writes down that an exec starts, or waits for a place.
     pub(super) fn note(&self, listed: &Listed, judged: &Judged, started_at_ms: Option<u64>) -> Noted {
         let Judged { permit, request, in_force, .. } = judged;
         let policy = json!({
@@ -177,8 +164,7 @@ impl Pipeline {
             tracing::error!(exec = %listed.exec, error = &error as &dyn std::error::Error, "an exec has no row");
         }
         let (ledger, exec) = (self.0.ledger.clone(), listed.exec.clone());
-        let started_at_ms = started_at_ms.unwrap_or(listed.at_ms);
-        Noted { ledger, exec, queued_at_ms: listed.at_ms, started_at_ms, end: None, over: false }
+        Noted { ledger, exec, queued_at_ms: listed.at_ms, started_at_ms, end: None }
     }
 
     /// Writes down what an exec left, if it had a project. A disk that is full does not undo an exec that ran.
@@ -187,11 +173,12 @@ impl Pipeline {
         listed: &Listed,
         judged: &Judged,
         noted: &Noted,
-        outcome: &Outcome,
+        finished: &Finished,
     ) -> Option<Left> {
+        let outcome = &finished.outcome;
         let (permit, exec) = (&judged.permit, &listed.exec);
         let (project, directory) = (permit.project()?.clone(), permit.artifacts_path(exec)?);
-        let meta = meta(listed, judged, noted, outcome);
+        let meta = meta(listed, judged, noted, finished);
         let (store, owner, kind) = (self.0.store.clone(), permit.owner().clone(), AreaKind::Artifacts(exec.clone()));
         let (stdout, stderr) = (outcome.stdout.kept.clone(), outcome.stderr.kept.clone());
         let bytes = permit.limits().get(Limit::ArtifactsBytes).saturating_add(OWN_BYTES);
@@ -213,6 +200,26 @@ impl Pipeline {
         Some(Left { directory, manifest })
     }
 
+    /// How many files an exec left in its project, and their bytes, before ours are beside them.
+    pub(super) async fn weigh(&self, permit: &Permit, exec: &ExecId) -> (u64, u64) {
+        let Some(project) = permit.project().cloned() else { return (0, 0) };
+        let (store, owner, kind) = (self.0.store.clone(), permit.owner().clone(), AreaKind::Artifacts(exec.clone()));
+        let bounds = ManifestBounds { entries: ENTRIES_MAX, bytes: 0 }; // sizes only, no digests
+        let weigh = move || store.area(&owner, &project, &kind)?.manifest(bounds);
+        match tokio::task::spawn_blocking(weigh).await {
+            Ok(Ok(manifest)) => {
+                let bytes = manifest.files.iter().fold(0_u64, |sum, file| sum.saturating_add(file.size));
+                (manifest.files.len() as u64, bytes)
+            }
+            // What can't be counted is not paid for; the record of what it left says the same a moment later.
+            Ok(Err(error)) => {
+                tracing::error!(%exec, error = &error as &dyn std::error::Error, "what an exec left is not counted");
+                (0, 0)
+            }
+            Err(_) => (0, 0),
+        }
+    }
+
     /// An exec of this caller.
     pub async fn exec_row(&self, principal: &Principal, id: &ExecId) -> Result<ExecRow, Failure> {
         self.0.ledger.get_exec(&principal.owner, id).await.map_err(Failure::Ledger)
@@ -229,15 +236,18 @@ impl Pipeline {
         self.0.ledger.list_execs(&principal.owner, filter, after, limit).await.map_err(Failure::Ledger)
     }
 
-    /// Forgets rows that are older than anybody wants to know.
+    /// Forgets execs that are older than anybody wants to know, with what they left. Files go before rows: whoever dies in
+    /// between finds the rows again at the next start.
     pub(super) async fn forget(&self) {
         let RetentionSettings { exec_days, execs_per_owner } = self.0.settings.retention;
         let before = now_ms().saturating_sub(exec_days.saturating_mul(DAY_MS));
         let forgotten = async {
             let mut all = 0;
             loop {
-                match self.0.ledger.forget_execs(before, execs_per_owner).await? {
-                    0 => break,
+                let old = self.0.ledger.old_execs(before, execs_per_owner).await?;
+                let gone = self.remove_artifacts(old).await;
+                match self.0.ledger.forget_execs(gone).await? {
+                    0 => break, // none is left, or what is left can't be removed: the next look tries again
                     some => all += some,
                 }
             }
@@ -253,8 +263,30 @@ impl Pipeline {
     }
 }
 
+impl Pipeline {
+    /// Removes what these execs left; which of them have nothing any more.
+    async fn remove_artifacts(&self, old: Vec<OldExec>) -> Vec<ExecId> {
+        let store = self.0.store.clone();
+        let remove = move || {
+            let removed = |OldExec { exec_id, owner, project_id }: OldExec| {
+                let Some(project) = project_id else { return Some(exec_id) };
+                match store.remove_artifacts(&owner, &project, &exec_id) {
+                    Ok(()) => Some(exec_id),
+                    Err(error) => {
+                        tracing::error!(exec = %exec_id, error = &error as &dyn std::error::Error, "old artifacts stay");
+                        None
+                    }
+                }
+            };
+            old.into_iter().filter_map(removed).collect()
+        };
+        tokio::task::spawn_blocking(remove).await.unwrap_or_default() // a panic is in the log; the next look tries again
+    }
+}
+
 /// `meta.json`: what stood around the exec. No code, no values of variables.
-fn meta(listed: &Listed, judged: &Judged, noted: &Noted, outcome: &Outcome) -> serde_json::Value {
+fn meta(listed: &Listed, judged: &Judged, noted: &Noted, finished: &Finished) -> serde_json::Value {
+    let (outcome, (begin, end)) = (&finished.outcome, &finished.evidence);
     let Judged { permit, request, in_force, .. } = judged;
     let stream = |output: &crate::model::Output| json!({"bytes": output.total, "truncated": output.truncated()});
     json!({
@@ -289,11 +321,12 @@ fn meta(listed: &Listed, judged: &Judged, noted: &Noted, outcome: &Outcome) -> s
         "stdout": stream(&outcome.stdout),
         "stderr": stream(&outcome.stderr),
         "queued_at": Timestamp::from_ms(noted.queued_at_ms),
-        "started_at": Timestamp::from_ms(noted.started_at_ms),
+        "started_at": noted.started_at_ms.map(Timestamp::from_ms),
         "ended_at": Timestamp::from_ms(now_ms()),
         "usage": outcome.usage,
         "limits_hit": outcome.limits_hit,
         "enforcement": outcome.enforcement,
         "log": listed.session.is_none().then(|| super::kept::written_down(&listed.live.log)),
+        "evidence": {"begin": begin.to_string(), "end": end.to_string()},
     })
 }

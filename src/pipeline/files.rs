@@ -30,6 +30,8 @@ use tokio::time::timeout;
 pub(super) const TRANSFERS_MAX: usize = 64;
 /// How long the other side may take for the next piece.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+/// How long the sender of an upload may say nothing.
+const SILENCE: Duration = Duration::from_secs(30);
 /// What a caller is told to wait if too many transfers run.
 const RETRY_AFTER_MS: u64 = 1000;
 /// What a caller names.
@@ -214,6 +216,7 @@ impl Pipeline {
         if let Some(reservation) = &mut reservation {
             reservation.started(); // whatever happens to this task from here on, it is not for free
         }
+        let _use = self.0.uses.share(Some(permit.project())).await; // a restore would exchange the area under us
         let store = self.0.store.clone();
         let work = move || {
             let kind = match permit.area() {
@@ -368,11 +371,11 @@ impl Pipeline {
         let upload = move |area: &AreaDir, permit: &FilePermit| {
             let mut upload = area.upload(permit.path(), make(&how, permit))?;
             loop {
-                match runtime.block_on(timeout(PATIENCE, pieces.recv())) {
+                match runtime.block_on(timeout(SILENCE, pieces.recv())) {
                     Ok(Some(Piece::Data(piece))) => upload.write(&piece)?,
                     Ok(Some(Piece::End)) => break,
                     Ok(None) => return Err(broken("take an upload", "the sender went away")),
-                    Err(_) => return Err(broken("take an upload", "the sender was silent for too long")),
+                    Err(_) => return Err(WorkspaceError::Silent),
                 }
             }
             let bytes = upload.written();

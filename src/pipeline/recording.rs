@@ -141,15 +141,15 @@ fn budget_used(used: &Amounts) -> BudgetUsed {
     }
 }
 
-/// What an exec used up of its budget.
-pub(super) fn used(permit: &Permit, outcome: &Outcome) -> Amounts {
+/// What an exec used up of its budget; `left` are the files that it left, and their bytes.
+pub(super) fn used(permit: &Permit, outcome: &Outcome, left: (u64, u64)) -> Amounts {
     let inputs: usize = permit.inputs().iter().map(|file| file.content.len()).sum();
     Amounts::default()
         .with(Meter::Calls, 1)
         .with(Meter::BytesIn, outcome.usage.bytes_in + inputs as u64)
-        .with(Meter::BytesOut, outcome.usage.bytes_out)
+        .with(Meter::BytesOut, outcome.usage.bytes_out.saturating_add(left.1))
         .with(Meter::CpuMs, outcome.usage.cpu_ms)
-        .with(Meter::FileCount, permit.inputs().len() as u64)
+        .with(Meter::FileCount, (permit.inputs().len() as u64).saturating_add(left.0))
 }
 
 impl Failure {
@@ -172,6 +172,7 @@ impl Failure {
                 WorkspaceError::Missing(_) => ("invalid_path", Class::Schema),
                 WorkspaceError::NoSuchFile { .. } => ("no_such_file", Class::Schema),
                 WorkspaceError::Boundary(_) => ("boundary", Class::CapabilityBlocked),
+                WorkspaceError::Silent => ("body_timed_out", Class::Timeout),
                 _ => ("execution_failed", Class::ExecutionFailed),
             },
             Self::Run(RunError::Overtaken) => ("profiles_changed", Class::Unavailable),
@@ -183,6 +184,8 @@ impl Failure {
             Self::Evidence(EvidenceError::Closed) => ("draining", Class::Unavailable),
             Self::Evidence(_) => ("evidence_unavailable", Class::Unavailable),
             Self::Ledger(LedgerError::SandboxNotFound(_)) => ("no_such_sandbox", Class::Schema),
+            Self::Ledger(LedgerError::SnapshotNotFound(_)) => ("no_such_snapshot", Class::Schema),
+            Self::Ledger(LedgerError::TooManySnapshots(_)) => ("too_many_snapshots", Class::BudgetExceeded),
             Self::Ledger(LedgerError::ExecNotFound(_)) => ("no_such_exec", Class::Schema),
             Self::Ledger(LedgerError::NotFound(_)) => ("not_found", Class::Schema),
             Self::Ledger(_) | Self::Internal => ("internal", Class::Internal),

@@ -11,7 +11,7 @@ use super::{Call, Failure, Finished, InForce, Pipeline, SessionWish, now_ms};
 use crate::evidence::{Begin, Operation};
 use crate::executor::{Part, RunError};
 use crate::ledger::{LedgerError, NewSandbox, SandboxFilter, SandboxRow};
-use crate::model::{Capability, ExecRequest, Limit, Principal, ProjectId, SandboxId};
+use crate::model::{Capability, ExecRequest, Limit, Principal, ProjectId, SandboxId, SnapshotId};
 use crate::policy::{Refusal, judge_sandbox};
 use crate::workspace::{AreaKind, WorkspaceError};
 use serde::Deserialize;
@@ -60,6 +60,8 @@ pub struct SandboxWish {
     pub idle_s: Option<u64>,
     /// What it is found by.
     pub labels: BTreeMap<String, String>,
+    /// The snapshot whose files it begins with; it then has a project of its own.
+    pub from_snapshot: Option<SnapshotId>,
 }
 
 /// A sandbox as it stands.
@@ -97,7 +99,7 @@ pub struct CapabilityView {
 pub(super) struct Turns(Mutex<HashMap<ProjectId, Arc<tokio::sync::Mutex<()>>>>);
 
 impl Turns {
-    async fn take(&self, project: &ProjectId) -> OwnedMutexGuard<()> {
+    pub(super) async fn take(&self, project: &ProjectId) -> OwnedMutexGuard<()> {
         let turn = {
             let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             turns.retain(|_, turn| Arc::strong_count(turn) > 1); // those that nobody holds or waits for
@@ -157,10 +159,14 @@ impl Pipeline {
             return Err(invalid("idle_s", format!("must be {IDLE_MIN_S} to {max_ttl_s}")));
         }
         check_labels(&wish.labels)?;
-        let project_id: ProjectId = match &wish.project_id {
-            Some(id) => id.parse().map_err(|error: crate::model::IdError| invalid("project_id", error.to_string()))?,
-            None => own_project(),
-        };
+        let named = wish.project_id.as_deref().map(str::parse).transpose();
+        let named: Option<ProjectId> =
+            named.map_err(|error: crate::model::IdError| invalid("project_id", error.to_string()))?;
+        if named.is_some() && wish.from_snapshot.is_some() {
+            return Err(invalid("project_id", "a sandbox that begins with a snapshot has a project of its own"));
+        }
+        let fresh = named.is_none();
+        let project_id = named.unwrap_or_else(own_project);
         let _turn = self.0.turns.take(&project_id).await;
         let new = NewSandbox {
             owner: principal.owner.clone(),
@@ -170,14 +176,75 @@ impl Pipeline {
             expires_at_ms: now_ms().saturating_add(ttl_ms),
             idle_ms: wish.idle_s.map(|idle| idle * 1000),
         };
-        let (store, owner) = (self.0.store.clone(), principal.owner.clone());
-        let claimed = tokio::task::spawn_blocking(move || store.claim(&owner, &project_id)).await;
-        claimed.map_err(|_| Failure::Internal)?.map_err(of_files)?;
-        self.bound_live(&new.project_id, work_bytes).await?;
-        let most = self.0.settings.sandboxes.max_per_owner;
-        let row = self.0.ledger.create_sandbox_within(new, most, now_ms()).await.map_err(Failure::Ledger)?;
+        let pipeline = self.clone();
+        // Whoever hangs up does not leave half of one.
+        let made = tokio::spawn(async move {
+            let _turn = _turn;
+            if fresh {
+                pipeline.make_fresh(new, wish.from_snapshot, work_bytes).await
+            } else {
+                pipeline.make_over(new, work_bytes).await
+            }
+        });
+        let row = made.await.map_err(|_| Failure::Internal)??;
         tracing::info!(sandbox = %row.id, profile = row.profile, project = %row.project_id, "sandbox created");
         Ok(SandboxView::new(row))
+    }
+
+    /// A sandbox over a project that its owner names and may have already.
+    async fn make_over(&self, new: NewSandbox, work_bytes: u64) -> Result<SandboxRow, Failure> {
+        let (owner, project) = (new.owner.clone(), new.project_id.clone());
+        self.on_disk(move |store| store.claim(&owner, &project)).await?;
+        self.bound_live(&new.project_id, work_bytes).await?;
+        let most = self.0.settings.sandboxes.max_per_owner;
+        self.0.ledger.create_sandbox_within(new, most, now_ms()).await.map_err(Failure::Ledger)
+    }
+
+    /// A sandbox with a project of its own: prepared aside, then its row, then its name. A start after a kill finds
+    /// either both or, by the row, what to do.
+    async fn make_fresh(
+        &self,
+        new: NewSandbox,
+        from: Option<SnapshotId>,
+        work_bytes: u64,
+    ) -> Result<SandboxRow, Failure> {
+        let (owner, project) = (new.owner.clone(), new.project_id.clone());
+        let source = match from {
+            None => None,
+            Some(id) => {
+                let found = self.0.ledger.get_snapshot(&owner, None, &id).await.map_err(Failure::Ledger)?;
+                // It must not be removed under us.
+                Some((self.0.turns.take(&found.project_id).await, found))
+            }
+        };
+        let snapshot = source.as_ref().map(|(_, found)| (found.project_id.clone(), found.id.clone()));
+        self.on_disk(move |store| {
+            let from = snapshot.as_ref().map(|(project, id)| (project, id));
+            store.prepare(&owner, &project, from).inspect_err(|_| {
+                let _ = store.discard(&project); // the first error counts
+            })
+        })
+        .await?;
+        let most = self.0.settings.sandboxes.max_per_owner;
+        let project = new.project_id.clone();
+        let row = match self.0.ledger.create_sandbox_within(new, most, now_ms()).await {
+            Ok(row) => row,
+            Err(error) => {
+                self.on_disk(move |store| store.discard(&project)).await?;
+                return Err(Failure::Ledger(error));
+            }
+        };
+        let named = async {
+            self.on_disk(move |store| store.adopt(&project)).await?;
+            self.bound_live(&row.project_id, work_bytes).await
+        };
+        if let Err(failure) = named.await {
+            let row = self.0.ledger.delete_sandbox(&row.owner, &row.id, now_ms()).await.map_err(Failure::Ledger)?;
+            let pipeline = self.clone();
+            tokio::spawn(async move { pipeline.clear_or_log(&row).await }); // it waits for the turn that we have
+            return Err(failure);
+        }
+        Ok(row)
     }
 
     /// Limits a project's areas from the first file on; each exec sets its own limit again.
@@ -291,6 +358,7 @@ impl Pipeline {
                 Err(error) => return Err(of_files(error)),
             }
         }
+        self.drop_snapshots_of(&row.id).await?;
         self.0.ledger.sandbox_cleared(&row.id, now_ms()).await.map_err(Failure::Ledger)?;
         tracing::info!(sandbox = %row.id, project = %row.project_id, "sandbox ended");
         Ok(())
@@ -303,11 +371,16 @@ impl Pipeline {
         if !lost.is_empty() {
             tracing::warn!(execs = lost.len(), "a dead daemon left execs open; they are kept as lost");
         }
+        let live = ledger.live_sandboxes().await?;
+        let wanted = live.iter().map(|row| row.project_id.clone()).collect();
+        if let Err(failure) = self.on_disk(move |store| store.settle_made(&wanted)).await {
+            tracing::error!(?failure, "projects that a dead daemon was making are as it left them");
+        }
         for row in ledger.uncleared_sandboxes().await? {
             tracing::warn!(sandbox = %row.id, project = %row.project_id, "an ended sandbox still had its workspace");
             self.clear_or_log(&row).await;
         }
-        let live = ledger.live_sandboxes().await?;
+        self.reconcile_snapshots().await?;
         let (store, rows) = (self.0.store.clone(), live.clone());
         let mend = move || {
             for row in rows {

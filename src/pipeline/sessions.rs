@@ -226,6 +226,11 @@ impl Sessions {
         }
     }
 
+    /// Whether an interpreter lives in one of these sandboxes.
+    pub(super) fn live_in(&self, sandboxes: &[SandboxId]) -> bool {
+        self.all().values().any(|session| sandboxes.contains(&session.sandbox) && session.standing().alive)
+    }
+
     /// Sessions whose interpreter lives.
     fn live(&self) -> usize {
         self.all().values().filter(|session| session.standing().alive).count()

@@ -164,9 +164,11 @@ pub fn rule_of(refusal: &Refusal) -> (Layer, String) {
         Refusal::BudgetExceeded { .. } => (Layer::Grant, "budget"),
         Refusal::Concurrency { .. } => (Layer::Profile, "sizes.max_concurrency"),
         Refusal::NoSuchProject => (Layer::Request, "project_id"),
-        Refusal::NoSuchExec | Refusal::ExecEnded | Refusal::NotStarted | Refusal::OutputGone => {
-            (Layer::Request, "exec_id")
-        }
+        Refusal::NoSuchExec
+        | Refusal::CancelledInQueue
+        | Refusal::ExecEnded
+        | Refusal::NotStarted
+        | Refusal::OutputGone => (Layer::Request, "exec_id"),
         Refusal::NoSuchService | Refusal::ServiceRuns => (Layer::Request, "name"),
         Refusal::StdinClosed => (Layer::Request, "stdin"),
         Refusal::StdinTooMuch { .. } => (Layer::Profile, "sizes.max_bytes_in"),
@@ -175,6 +177,8 @@ pub fn rule_of(refusal: &Refusal) -> (Layer, String) {
         }
         Refusal::TooManySessions { .. } => (Layer::Daemon, "sessions"),
         Refusal::QueueFull { .. } => (Layer::Daemon, "max_queued_execs"),
+        Refusal::SnapshotsUnsupported => (Layer::Host, "store.driver"),
+        Refusal::WorkspaceBusy => (Layer::Daemon, "workspace"),
         Refusal::Draining => (Layer::Daemon, "draining"),
     };
     (layer, rule.to_owned())
@@ -292,6 +296,7 @@ impl Trial {
             | Refusal::StdinClosed
             | Refusal::StdinTooMuch { .. }
             | Refusal::OutputGone
+            | Refusal::CancelledInQueue
             | Refusal::NoSuchSession
             | Refusal::SessionDead { .. }
             | Refusal::SessionBusy { .. }
@@ -306,6 +311,8 @@ impl Trial {
             | Refusal::BudgetExceeded { .. }
             | Refusal::Concurrency { .. }
             | Refusal::QueueFull { .. }
+            | Refusal::SnapshotsUnsupported
+            | Refusal::WorkspaceBusy
             | Refusal::Draining => None,
         }
     }

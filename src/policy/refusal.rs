@@ -162,6 +162,8 @@ pub enum Refusal {
     },
     /// What an exec wrote is not kept any more, or not in its order.
     OutputGone,
+    /// Its caller cancelled it while it waited for a place; nothing was started.
+    CancelledInQueue,
     /// No such session of this caller.
     NoSuchSession,
     /// The interpreter of the session is gone, and with it what it knew.
@@ -198,6 +200,10 @@ pub enum Refusal {
         /// When to try again.
         retry_after_ms: u64,
     },
+    /// The store has no snapshots, or the project is one of a store without them.
+    SnapshotsUnsupported,
+    /// Something runs in the workspace, or its files are being changed.
+    WorkspaceBusy,
     /// The daemon is going down.
     Draining,
 }
@@ -260,12 +266,15 @@ impl Refusal {
             Self::StdinClosed => ("stdin_closed", Class::Schema),
             Self::StdinTooMuch { .. } => ("too_large", Class::CapabilityBlocked),
             Self::OutputGone => ("output_gone", Class::Schema),
+            Self::CancelledInQueue => ("cancelled", Class::Schema),
             Self::NoSuchSession => ("no_such_session", Class::Schema),
             Self::SessionDead { .. } => ("session_dead", Class::ExecutionFailed),
             Self::SessionBusy { .. } => ("session_busy", Class::BudgetExceeded),
             Self::TooManySessions { .. } => ("too_many_sessions", Class::BudgetExceeded),
             Self::Boundary { .. } => ("boundary", Class::CapabilityBlocked),
             Self::QueueFull { .. } => ("queue_full", Class::BudgetExceeded),
+            Self::SnapshotsUnsupported => ("snapshots_not_supported", Class::Unavailable),
+            Self::WorkspaceBusy => ("workspace_busy", Class::BudgetExceeded),
             Self::Draining => ("draining", Class::Unavailable),
         }
     }

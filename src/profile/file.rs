@@ -1,7 +1,7 @@
 //! A profile file: strict parsing with file and line.
 
 use super::Profile;
-use crate::model::{Layer, LimitError, Limits, Rootfs, Tcp};
+use crate::model::{Layer, LimitError, Limits, NetNamespace, Rootfs, Tcp};
 use crate::terms::allowset::AllowanceSet;
 use crate::terms::args::Templates;
 use crate::terms::{AllowLists, Caps, ConsentRule, Safety, SecurityMode, SideEffects, Size, Terms};
@@ -123,6 +123,7 @@ struct RawSeccomp {
 #[serde(deny_unknown_fields)]
 struct RawNetwork {
     tcp: Option<Tcp>,
+    net_namespace: Option<NetNamespace>,
 }
 
 /// All `*.toml` files of a directory, in the order of their names. A directory that is not there holds none.
@@ -240,6 +241,7 @@ impl Draft {
                 .or_else(|| base.map(|base| base.filter.clone()))
                 .unwrap_or_else(|| "default".to_owned()),
             tcp: raw.network.tcp.or_else(|| base.map(|base| base.tcp)).unwrap_or(Tcp::None),
+            net_namespace: raw.network.net_namespace.or(base.map(|base| base.net_namespace)).unwrap_or_default(),
             limits,
             env,
             hash: String::new(),

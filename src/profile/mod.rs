@@ -14,7 +14,7 @@ pub use schema::schema;
 
 use file::Draft;
 
-use crate::model::{CapabilitySet, Layer, Limits, Rootfs, Tcp};
+use crate::model::{CapabilitySet, Layer, Limits, NetNamespace, Rootfs, Tcp};
 use crate::terms::{SecurityMode, Terms};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -55,6 +55,8 @@ pub struct Profile {
     pub filter: String,
     /// TCP inside.
     pub tcp: Tcp,
+    /// Whether its network namespaces are used again.
+    pub net_namespace: NetNamespace,
     /// The most any run may have.
     pub limits: Limits,
     /// Environment of every program.

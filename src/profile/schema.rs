@@ -88,7 +88,10 @@ pub fn schema() -> Value {
                 "landlock_min_abi": {"type": "integer", "minimum": 0},
             })),
             "seccomp": table(json!({"filter": {"type": "string"}})),
-            "network": table(json!({"tcp": {"enum": ["loopback", "none"]}})),
+            "network": table(json!({
+                "tcp": {"enum": ["loopback", "none"]},
+                "net_namespace": {"enum": ["fresh", "recycled"]},
+            })),
             "limits": table(Value::Object(limits)),
             "env": {"type": "object", "additionalProperties": {"type": "string"}},
         },
@@ -165,7 +168,7 @@ templates = [{ tool = "git", rules = [{ position = 0, enum = ["log"], optional =
 consent = { from_safety = "high", side_effects = ["write"] }
 layers = { require = ["seccomp"], landlock_min_abi = 6 }
 seccomp = { filter = "strict" }
-network = { tcp = "none" }
+network = { tcp = "none", net_namespace = "recycled" }
 limits = { pids = 3 }
 env = { A = "b" }
 "#;

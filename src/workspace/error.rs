@@ -15,6 +15,9 @@ pub enum WorkspaceError {
     /// A link, or a way out.
     #[error("{0} leads through a link or out of the workspace")]
     Boundary(&'static str),
+    /// Whoever sends a file has stopped sending.
+    #[error("the sender was silent for too long; nothing of the file is kept")]
+    Silent,
     /// Nothing of that name.
     #[error("there is no {path}")]
     NoSuchFile {
@@ -89,6 +92,9 @@ pub enum WorkspaceError {
         /// The most that is taken.
         limit: u64,
     },
+    /// The store has none.
+    #[error("this workspace lies in a plain directory, which has no snapshots")]
+    NoSnapshots,
     /// The disk or a quota is full.
     #[error("there is no space left for it")]
     NoSpace,

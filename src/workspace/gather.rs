@@ -1,10 +1,14 @@
 //! Moving what a session left during one call out of the directory that it has mounted, into the call's own.
 
-use super::area::AreaDir;
+use super::area::{AreaDir, Existing};
 use super::beneath::sorted_names;
-use super::error::{WorkspaceError, at};
+use super::error::{WorkspaceError, at, errno_of};
+use super::read::open_file;
+use super::write::Staged;
 use nix::errno::Errno;
-use nix::fcntl::{RenameFlags, renameat2};
+use nix::fcntl::{OFlag, RenameFlags, renameat2};
+use nix::unistd::{UnlinkatFlags, unlinkat};
+use std::ffi::OsStr;
 
 impl AreaDir {
     /// Moves the entries of `from` here, `most` of them. A rename takes a name from one directory to the other and looks
@@ -18,10 +22,24 @@ impl AreaDir {
                 renameat2(from.root(), name.as_os_str(), self.root(), name.as_os_str(), RenameFlags::RENAME_NOREPLACE);
             match moved {
                 Ok(()) | Err(Errno::ENOENT) => {}
+                // Each is a subvolume of its own.
+                Err(Errno::EXDEV) => stayed += usize::from(self.carry_over(from, &name).is_err()),
                 Err(_) => stayed += 1,
             }
         }
         Ok(stayed)
+    }
+
+    /// Moves one file where a rename can't cross. Directories and links stay where they are.
+    fn carry_over(&self, from: &AreaDir, name: &OsStr) -> Result<(), WorkspaceError> {
+        let failed = at(".", "move what a session left");
+        let text = name.to_str().ok_or_else(|| failed(Errno::EILSEQ))?;
+        let (mut file, stat) = open_file(from.root(), name, OFlag::O_RDONLY).map_err(&failed)?;
+        let mut staged = Staged::new(self)?;
+        std::io::copy(&mut file, &mut staged.file).map_err(|error| failed(errno_of(&error)))?;
+        staged.settle(stat.st_mode)?;
+        staged.place(self.root(), text, Existing::Refuse).map_err(&failed)?;
+        unlinkat(from.root(), name, UnlinkatFlags::NoRemoveDir).map_err(failed)
     }
 }
 

@@ -6,6 +6,7 @@ use super::beneath::{
 };
 use super::error::{WorkspaceError, errno_of, host};
 use super::remove::remove_tree;
+use super::snapshots::MADE;
 use super::volumes::{self, Volumes, home};
 use crate::model::{ExecId, Owner, ProjectId};
 use nix::errno::Errno;
@@ -88,11 +89,20 @@ impl Store {
                 if let Err(error) = gone.and_then(|gone| store.remove_gone(&name, &gone)) {
                     tracing::warn!(name, error = &error as &dyn std::error::Error, "a removed project is still there");
                 }
-            } else {
-                store.mend(&name);
+            } else if !name.starts_with(MADE) {
+                store.mend(&name); // whether one that was being made is wanted, the ledger says
             }
         }
         Ok(store)
+    }
+
+    /// Bytes of the filesystem below, and how many of them are free; zeros if it does not say.
+    #[must_use]
+    pub fn room(&self) -> (u64, u64) {
+        let room = rustix::fs::fstatvfs(&*self.projects);
+        room.map_or((0, 0), |room| {
+            (room.f_blocks.saturating_mul(room.f_frsize), room.f_bavail.saturating_mul(room.f_frsize))
+        })
     }
 
     /// Whether projects have limits and snapshots.
@@ -111,7 +121,7 @@ impl Store {
     }
 
     /// Removes a project that was renamed out of the way.
-    fn remove_gone(&self, name: &str, root: &OwnedFd) -> Result<(), WorkspaceError> {
+    pub(super) fn remove_gone(&self, name: &str, root: &OwnedFd) -> Result<(), WorkspaceError> {
         if let Some(volumes) = &self.volumes {
             volumes::dismantle(volumes.as_ref(), root)?;
         }
@@ -121,11 +131,16 @@ impl Store {
     /// Makes the project for `owner` if there is none; an error if it is another's.
     pub fn claim(&self, owner: &Owner, project: &ProjectId) -> Result<(), WorkspaceError> {
         let root = self.own_project(project, owner, &ExecId::generate())?;
-        let (home, _) = home(&root).map_err(host("make an area"))?;
-        for (place, area) in [(&home, "inputs"), (&home, "work"), (&root, "artifacts")] {
+        self.make_areas(&root)
+    }
+
+    /// The areas of a project, durably.
+    pub(super) fn make_areas(&self, root: &OwnedFd) -> Result<(), WorkspaceError> {
+        let (home, _) = home(root).map_err(host("make an area"))?;
+        for (place, area) in [(&home, "inputs"), (&home, "work"), (root, "artifacts")] {
             make_own(place, area, 0o755).map_err(host("make an area"))?;
         }
-        sync_directory(&root).and_then(|()| sync_directory(&self.projects)).map_err(host("make a project"))
+        sync_directory(root).and_then(|()| sync_directory(&self.projects)).map_err(host("make a project"))
     }
 
     /// Opens an area of a project of `owner`. Makes nothing: what is not there is another's.
@@ -163,6 +178,28 @@ impl Store {
         })?;
         sync_directory(&self.projects).map_err(&failed)?;
         self.remove_gone(&name, &root)
+    }
+
+    /// Removes what an exec left in a project of `owner`. What is not there, or is another's by now, is as good as gone.
+    pub fn remove_artifacts(&self, owner: &Owner, project: &ProjectId, exec: &ExecId) -> Result<(), WorkspaceError> {
+        let failed = host("remove artifacts");
+        let root = match self.owned(project, owner) {
+            Err(WorkspaceError::NotYours) => return Ok(()),
+            root => root?,
+        };
+        let artifacts = match open_own(&root, "artifacts") {
+            Err(Errno::ENOENT) => return Ok(()),
+            artifacts => artifacts.map_err(&failed)?,
+        };
+        if let Some(volumes) = &self.volumes {
+            return volumes::remove(volumes.as_ref(), &artifacts, exec.as_str());
+        }
+        let directory = match open_unlocked(&artifacts, exec.as_str()) {
+            Err(Errno::ENOENT) => return Ok(()),
+            directory => directory.map_err(&failed)?,
+        };
+        remove_tree(&directory, exec.as_str(), PROJECT_ENTRIES)?;
+        unlinkat(&artifacts, exec.as_str(), UnlinkatFlags::RemoveDir).map_err(failed)
     }
 
     /// Lays down what an exec needs on disk.
@@ -212,7 +249,27 @@ impl Store {
 
     /// The project's directory, made for `owner` if there is none; an error if it is another's.
     fn own_project(&self, project: &ProjectId, owner: &Owner, exec: &ExecId) -> Result<OwnedFd, WorkspaceError> {
-        let root = make_own(&self.projects, project.as_str(), 0o700).map_err(host("open the project"))?;
+        let root = self.own_root(project.as_str(), owner, exec)?;
+        self.furnish(root)
+    }
+
+    /// Gives a project's directory what every one has: its subvolume, where there are some, and room to write in.
+    pub(super) fn furnish(&self, root: OwnedFd) -> Result<OwnedFd, WorkspaceError> {
+        let plain = open_own(&root, "work").is_ok(); // made by a store without limits, and it stays one
+        if let (false, Some(volumes)) = (plain, &self.volumes) {
+            volumes::make(volumes.as_ref(), &root, volumes::LIVE).map_err(host("make the project's subvolume"))?;
+        }
+        let (home, _) = home(&root).map_err(host("open the project"))?;
+        // Now, while there is space: a later reader must not need any.
+        for place in [&home, &root] {
+            make_own(place, STAGING, 0o700).map_err(host("make the staging directory"))?;
+        }
+        Ok(root)
+    }
+
+    /// A directory of a project with its owner's name in it, made if there is none.
+    pub(super) fn own_root(&self, name: &str, owner: &Owner, exec: &ExecId) -> Result<OwnedFd, WorkspaceError> {
+        let root = make_own(&self.projects, name, 0o700).map_err(host("open the project"))?;
         // Written aside and linked into place: of two first callers exactly one becomes the owner, and nobody
         // ever reads half a name.
         if matches!(open_beneath(&root, OWNER, OFlag::O_PATH, Mode::empty()), Err(Errno::ENOENT)) {
@@ -231,21 +288,11 @@ impl Store {
                 return Err(host("claim the project")(errno));
             }
         }
-        let root = check_owner(root, owner)?;
-        let plain = open_own(&root, "work").is_ok(); // made by a store without limits, and it stays one
-        if let (false, Some(volumes)) = (plain, &self.volumes) {
-            volumes::make(volumes.as_ref(), &root, volumes::LIVE).map_err(host("make the project's subvolume"))?;
-        }
-        let (home, _) = home(&root).map_err(host("open the project"))?;
-        // Now, while there is space: a later reader must not need any.
-        for place in [&home, &root] {
-            make_own(place, STAGING, 0o700).map_err(host("make the staging directory"))?;
-        }
-        Ok(root)
+        check_owner(root, owner)
     }
 
     /// The project's directory, if it is there and `owner`'s.
-    fn owned(&self, project: &ProjectId, owner: &Owner) -> Result<OwnedFd, WorkspaceError> {
+    pub(super) fn owned(&self, project: &ProjectId, owner: &Owner) -> Result<OwnedFd, WorkspaceError> {
         match open_own(&self.projects, project.as_str()) {
             Ok(root) => check_owner(root, owner),
             Err(Errno::ENOENT) => Err(WorkspaceError::NotYours),

@@ -77,6 +77,16 @@ pub(super) fn make(volumes: &dyn Volumes, parent: &OwnedFd, name: &str) -> Resul
     }
 }
 
+/// Copies the subvolume `name` of `from` to `new` in `to`.
+pub(super) fn copy(
+    volumes: &dyn Volumes,
+    (from, name): (&OwnedFd, &str),
+    (to, new): (&OwnedFd, &str),
+    copied: Copied,
+) -> Result<(), Errno> {
+    volumes.copy(readable(from, name)?.as_fd(), readable(to, ".")?.as_fd(), new, copied)
+}
+
 /// Removes a subvolume, or a directory that is none; nothing there is as good.
 pub(super) fn remove(volumes: &dyn Volumes, parent: &OwnedFd, name: &str) -> Result<(), WorkspaceError> {
     let failed = host("remove a subvolume");

@@ -409,7 +409,8 @@ fn daemon_command(door: Option<RawFd>) -> Command {
     if let Some(door) = door {
         // sd_listen_fds(3): descriptor 3, and the pid that the daemon will have, as exec keeps it.
         let hand_over =
-            "exec 3<&\"$1\"; shift; export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=sandboxd.socket; exec \"$@\"";
+            // The umask is that of a careful administrator.
+            "umask 077; exec 3<&\"$1\"; shift; export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=sandboxd.socket; exec \"$@\"";
         let inner = daemon_command(None);
         let mut command = Command::new("bash");
         command.args(["-c", hand_over, "bash", &door.to_string()]).arg(inner.get_program()).args(inner.get_args());

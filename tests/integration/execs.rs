@@ -1,7 +1,8 @@
 //! What is known of execs, and what they leave.
 
-use super::{Daemon, refusal, run, sandbox, shell, with};
+use super::{Daemon, project_directory, refusal, run, sandbox, shell, wait_for, with};
 use serde_json::json;
+use std::time::Duration;
 
 #[test]
 fn an_exec_with_a_project_leaves_its_record() {
@@ -110,4 +111,131 @@ fn a_program_that_plants_links_under_our_names_gains_nothing() {
     assert_eq!(refusal(&get("stdout.txt.program")), (403, "boundary"));
     assert_eq!(refusal(&get("root/etc/passwd")), (403, "boundary"));
     assert_eq!(refusal(&get("pipe")), (403, "not_a_regular_file"));
+}
+
+#[test]
+fn an_exec_that_waits_is_listed_as_queued_and_told_when_it_is_cancelled() {
+    let daemon = Daemon::start_with("max_concurrent_execs = 1", &[]);
+    let listed = |status: &str| {
+        let answer = daemon.request("GET", &format!("/v1/execs?status={status}"), None);
+        answer.body["items"].as_array().unwrap().clone()
+    };
+    let one = |status: &str, task: &str| {
+        wait_for(&format!("{task} is {status}"), Duration::from_secs(20), || {
+            listed(status).into_iter().find(|exec| exec["task_ref"] == task)
+        })
+    };
+    let send = |task: &str, code: &str| {
+        let mut client = daemon.client();
+        let body = with(shell(code), json!({"task_ref": task})).to_string();
+        client.send("POST", "/v1/execs", Some(&body), &[]).unwrap();
+        client
+    };
+    let mut first = send("first", "exec sleep 60");
+    let running = one("running", "first");
+    let mut second = send("second", "echo second");
+    let queued = one("queued", "second");
+    assert_eq!((&queued["started_at"], &queued["evidence_begin"]), (&json!(null), &json!(null)), "{queued}");
+    // Cancelled: its caller is told.
+    let cancel = |exec: &serde_json::Value| {
+        let path = format!("/v1/execs/{}", exec["exec_id"].as_str().unwrap());
+        assert_eq!(daemon.request("DELETE", &path, None).status, 202);
+    };
+    cancel(&queued);
+    assert_eq!(refusal(&second.receive().unwrap()), (409, "cancelled"));
+    let row = one("cancelled", "second");
+    assert_eq!((&row["exit_code"], &row["duration_ms"]), (&json!(null), &json!(null)), "{row}");
+    assert!(row["error_reason"].as_str().is_some_and(|why| why.contains("waited for a place")), "{row}");
+    // Left by its caller: the same.
+    let third = send("third", "echo third");
+    one("queued", "third");
+    drop(third);
+    one("cancelled", "third");
+    // The one that waits runs when its turn comes, and says when it came and when it started.
+    let mut fourth = send("fourth", "echo fourth");
+    one("queued", "fourth");
+    cancel(&running);
+    assert_eq!(first.receive().unwrap().exec_status(), "cancelled");
+    assert_eq!(fourth.receive().unwrap().stdout(), "fourth\n");
+    let row = one("ok", "fourth");
+    assert!(row["queued_at"].as_str().unwrap() <= row["started_at"].as_str().unwrap(), "{row}");
+    assert!(listed("queued").is_empty() && listed("running").is_empty());
+}
+
+#[test]
+fn record_meta_and_evidence_of_an_exec_agree() {
+    let daemon = Daemon::start();
+    let id = sandbox(&daemon, json!({"profile": "shell", "project_id": "p"}));
+    let body =
+        json!({"command": "echo out; printf abc > /workspace/artifacts/f; exit 3", "task_ref": "t", "env": {"A": "b"}});
+    let answer = daemon.request("POST", &format!("/v1/sandboxes/{id}/shell/exec"), Some(&body)).body;
+    let exec = answer["exec_id"].as_str().unwrap();
+    let get = |path: &str| daemon.request("GET", path, None).body;
+    let row = wait_for("its row has its end", Duration::from_secs(10), || {
+        Some(get(&format!("/v1/execs/{exec}"))).filter(|row| row["ended_at"].is_string())
+    });
+    let meta = get(&format!("/v1/execs/{exec}/artifacts/meta.json"));
+    let evidence = get(&format!("/v1/evidence/{}", answer["evidence"]["begin"].as_str().unwrap()));
+    let (begin, end) = (&evidence["record"], &evidence["counterpart"]);
+    for (what, places) in [
+        ("begin", [&answer["evidence"]["begin"], &row["evidence_begin"], &meta["evidence"]["begin"], &begin["id"]]),
+        ("end", [&answer["evidence"]["end"], &row["evidence_end"], &meta["evidence"]["end"], &end["id"]]),
+        ("exec", [&answer["exec_id"], &row["exec_id"], &meta["exec_id"], &begin["exec_id"]]),
+        ("sandbox", [&json!(id), &row["sandbox_id"], &meta["sandbox_id"], &begin["sandbox_id"]]),
+        ("status", [&answer["status"], &row["status"], &meta["status"], &end["status"]]),
+        (
+            "policy",
+            [
+                &row["policy"]["profile_hash"],
+                &row["policy"]["profile_hash"],
+                &meta["policy"]["profile_hash"],
+                &begin["profile_hash"],
+            ],
+        ),
+        (
+            "version",
+            [
+                &row["policy"]["policy_version_hash"],
+                &row["policy"]["policy_version_hash"],
+                &meta["policy"]["policy_version_hash"],
+                &begin["policy_version_hash"],
+            ],
+        ),
+    ] {
+        assert!(places[0].is_string() && places.iter().all(|place| *place == places[0]), "{what}: {places:?}");
+    }
+    for field in ["exit_code", "usage", "queued_at", "started_at", "task_ref", "cwd", "env_keys", "project_id"] {
+        let (in_row, in_meta) = (&row[field], &meta[field]);
+        let empty = field == "cwd" && in_row.is_null() && in_meta == "";
+        assert!(in_row == in_meta || empty, "{field}: {in_row} and {in_meta}");
+    }
+    assert_eq!((&row["exit_code"], &row["usage"]), (&json!(3), &answer["usage"]));
+}
+
+#[test]
+fn what_is_forgotten_takes_its_artifacts_along_also_after_a_crash() {
+    let mut daemon = Daemon::start_with("[retention]\nexecs_per_owner = 2\n", &[]);
+    let left = |n: u32| {
+        let code = format!(
+            "echo {n}; mkdir -p /workspace/artifacts/d; echo x > /workspace/artifacts/d/f; chmod 0 /workspace/artifacts/d"
+        );
+        let answer = run(&daemon, &with(shell(&code), json!({"project_id": "p"})));
+        answer.body["exec_id"].as_str().unwrap().to_owned()
+    };
+    let execs: Vec<String> = (0..5).map(left).collect();
+    let artifacts = project_directory(&daemon, "p").join("artifacts");
+    let there = |exec: &String| artifacts.join(exec).exists();
+    assert!(execs.iter().all(there), "nothing is forgotten before its time");
+    daemon.kill_front();
+    // As if it had died between the files and the row.
+    std::fs::remove_dir_all(artifacts.join(&execs[0])).unwrap();
+    daemon.restart();
+    let status = |exec: &String| daemon.request("GET", &format!("/v1/execs/{exec}"), None).status;
+    wait_for("the oldest are forgotten", Duration::from_secs(20), || {
+        execs[..3].iter().all(|exec| status(exec) == 404).then_some(())
+    });
+    assert!(!execs[..3].iter().any(there), "what they left is still there");
+    assert!(execs[3..].iter().all(|exec| status(exec) == 200 && there(exec)), "the newest are kept, whole");
+    let work = run(&daemon, &with(shell("echo again"), json!({"project_id": "p"})));
+    assert_eq!(work.stdout(), "again\n", "the project is as good as before");
 }

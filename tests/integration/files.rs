@@ -6,28 +6,33 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-struct Files<'a> {
+/// How often operations meet a program that swaps what they are about.
+const RACES: u32 = 10_000;
+
+pub(super) struct Files<'a> {
     daemon: &'a Daemon,
-    id: String,
+    pub(super) id: String,
 }
 
 /// A path as part of a query.
-fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     text.bytes().map(|byte| format!("%{byte:02X}")).collect()
 }
 
 impl<'a> Files<'a> {
-    fn new(daemon: &'a Daemon, wish: Value) -> Self {
+    pub(super) fn new(daemon: &'a Daemon, wish: Value) -> Self {
         Self { daemon, id: sandbox(daemon, wish) }
     }
 
-    fn at(&self, rest: &str) -> String {
+    pub(super) fn at(&self, rest: &str) -> String {
         format!("/v1/sandboxes/{}/filesystem/{rest}", self.id)
     }
 
-    fn ask(&self, method: &str, rest: &str, body: Option<&Value>) -> Answer {
+    pub(super) fn ask(&self, method: &str, rest: &str, body: Option<&Value>) -> Answer {
         self.daemon.request(method, &self.at(rest), body)
     }
 
@@ -35,11 +40,11 @@ impl<'a> Files<'a> {
         self.ask("PUT", "files", Some(&json!({"path": path, "content": content, "parents": true})))
     }
 
-    fn get(&self, path: &str) -> Answer {
+    pub(super) fn get(&self, path: &str) -> Answer {
         self.ask("GET", &format!("files?path={}", escaped(path)), None)
     }
 
-    fn shell(&self, command: &str) -> Answer {
+    pub(super) fn shell(&self, command: &str) -> Answer {
         let path = format!("/v1/sandboxes/{}/shell/exec", self.id);
         let answer = self.daemon.request("POST", &path, Some(&json!({"command": command})));
         assert_eq!(answer.status, 200, "{}", answer.text);
@@ -241,7 +246,7 @@ fn a_profile_without_an_operation_is_a_400_that_says_what_there_is() {
 }
 
 /// Sends a head and a body in pieces; the whole answer as it came.
-fn raw(daemon: &Daemon, head: &str, body: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {
+pub(super) fn raw(daemon: &Daemon, head: &str, body: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {
     let mut stream = UnixStream::connect(daemon.socket()).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     stream.write_all(head.as_bytes()).unwrap();
@@ -423,34 +428,56 @@ fn links_that_a_program_swaps_meanwhile_never_lead_out() {
     let files = Files::new(&daemon, json!({"profile": "shell", "project_id": "p"}));
     let secret = daemon.state_dir().join("secret");
     std::fs::write(&secret, "outside").unwrap();
-    let code = "import os, time\nos.makedirs('real', exist_ok=True)\nend = time.time() + 4\nopen('ready','w').close()\n\
-                while time.time() < end:\n  for target in ('real', '../../..', '/etc'):\n    os.symlink(target, 'tmp')\n    os.rename('tmp', 'd')\n  os.unlink('d')\n  \
+    let code = "import os\nos.makedirs('real', exist_ok=True)\nopen('ready','w').close()\n\
+                while not os.path.exists('stop'):\n  for target in ('real', '../../..', '/etc'):\n    os.symlink(target, 'tmp')\n    os.rename('tmp', 'd')\n  os.unlink('d')\n  \
                 os.rename('real', 'd')\n  try: open('d/f', 'w').write('inside')\n  except OSError: pass\n  os.rename('d', 'real')\n";
     let mut client = daemon.client();
     let body = json!({"code": code}).to_string();
     client.send("POST", &format!("/v1/sandboxes/{}/python/exec", files.id), Some(&body), &[]).unwrap();
     super::wait_for("the program runs", Duration::from_secs(20), || (files.get("ready").status == 200).then_some(()));
-    let mut seen = std::collections::BTreeMap::<u16, u32>::new();
-    let end = Instant::now() + Duration::from_secs(3);
-    while Instant::now() < end {
-        for answer in [
-            files.get("d/f"),
-            files.get("d/passwd"),
-            files.get("d/secret"),
-            files.ask("PUT", "files", Some(&json!({"path": "d/g", "content": "x"}))),
-            files.ask("DELETE", "files?path=d%2Fsecret", None),
-            files.ask("POST", "move", Some(&json!({"from": "d/g", "to": "d/h", "replace": true}))),
-        ] {
-            *seen.entry(answer.status).or_default() += 1;
-            assert!(!answer.text.contains("outside") && !answer.text.contains("root:"), "{}", answer.text);
-            assert!(answer.status < 500, "{}", answer.text);
-        }
+    let (asked, seen) = (AtomicU32::new(0), Mutex::new(std::collections::BTreeMap::<u16, u32>::new()));
+    let started = Instant::now();
+    let race = |n: u32, connection: &mut crate::harness::Client| {
+        let put = json!({"path": "d/g", "content": "x"});
+        let swap = json!({"from": "d/g", "to": "d/h", "replace": true});
+        let (method, rest, body) = match n % 16 {
+            0 => ("PUT", "files", Some(&put)),
+            1 => ("POST", "move", Some(&swap)),
+            2 | 3 => ("DELETE", "files?path=d%2Fsecret", None),
+            4 => ("GET", "download?path=d", None),
+            5..8 => ("GET", "download?path=d%2Ff", None),
+            8..11 => ("GET", "directories?path=d", None),
+            11..13 => ("GET", "files?path=d%2Ff", None),
+            13 => ("GET", "stat?path=d%2Fpasswd", None),
+            14 => ("GET", "files?path=d%2Fpasswd", None),
+            _ => ("GET", "files?path=d%2Fsecret", None),
+        };
         // An archive of what is being swapped may break off, and then says so by hanging up.
-        if let Ok(answer) = daemon.client().request("GET", &files.at("download?path=d"), None) {
-            assert!(!answer.text.contains("outside") && !answer.text.contains("root:"), "{}", answer.text);
-            assert!(answer.status < 500, "{}", answer.text);
+        let Ok(answer) = connection.request(method, &files.at(rest), body) else {
+            assert!(rest.starts_with("download"), "{method} {rest} broke off");
+            *connection = daemon.client();
+            return;
+        };
+        assert!(!answer.text.contains("outside") && !answer.text.contains("root:"), "{method} {rest}: {}", answer.text);
+        assert!(answer.status < 500, "{method} {rest}: {}", answer.text);
+        *seen.lock().unwrap().entry(answer.status).or_default() += 1;
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut connection = daemon.client();
+                loop {
+                    match asked.fetch_add(1, Ordering::Relaxed) {
+                        n if n < RACES => race(n, &mut connection),
+                        _ => break,
+                    }
+                }
+            });
         }
-    }
+    });
+    let (took, seen) = (started.elapsed(), seen.into_inner().unwrap());
+    assert_eq!(files.put("stop", "").status, 200);
+    println!("{RACES} races in {took:?}");
     assert_eq!(client.receive().unwrap().exec_status(), "ok");
     println!("answers by status: {seen:?}");
     assert!(seen.contains_key(&200) && seen.contains_key(&403), "the race was no race: {seen:?}");

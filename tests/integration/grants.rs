@@ -268,3 +268,18 @@ fn what_was_reserved_counts_as_used_after_kill_9() {
     assert_eq!(alice.left(&grant, "calls"), 8, "the killed exec counts");
     assert!(alice.left(&grant, "cpu_ms") <= 30_000, "and so does all it had reserved");
 }
+
+#[test]
+fn what_an_exec_leaves_is_paid_for() {
+    let daemon = Daemon::start();
+    let (issuer, alice) = (Caller::new(&daemon, "issuer", &["issuer"]), Caller::new(&daemon, "alice", &["user"]));
+    let grant = issuer.grant(json!({"budget": {"file_count": 1_000_000, "bytes_out": 1_000_000_000}}));
+    let left = || (issuer.left(&grant, "file_count"), issuer.left(&grant, "bytes_out"));
+    let before = left();
+    let code = "cd /workspace/artifacts; mkdir d; for n in 1 2 3; do printf 0123456789 > d/$n; done; printf out";
+    let answer = alice.run(&grant, with(shell(code), json!({"project_id": "p"})));
+    assert_eq!((answer.status, answer.exec_status()), (200, "ok"), "{}", answer.text);
+    let after = left();
+    // Three files of ten bytes, and three bytes of output; our own records cost nothing.
+    assert_eq!((before.0 - after.0, before.1 - after.1), (3, 33), "{}", answer.text);
+}

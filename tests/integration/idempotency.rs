@@ -1,8 +1,9 @@
 //! `Idempotency-Key`: once is once, also after a restart.
 
-use super::{Daemon, Someone, refusal, shell, with};
+use super::{Daemon, Someone, refusal, shell, wait_for, with};
 use crate::harness::Answer;
 use serde_json::{Value, json};
+use std::time::Duration;
 
 fn keyed(daemon: &Daemon, path: &str, key: &str, body: &Value) -> Answer {
     let mut client = daemon.client();
@@ -65,4 +66,23 @@ fn of_many_with_one_key_one_runs() {
     let told = answers.iter().filter(|answer| refusal(answer) == (409, "in_flight")).count();
     assert!(ran >= 1 && ran + told == 8, "{answers:?}");
     assert_eq!(keyed(&daemon, "/v1/execs", "k", &request).stdout(), "1\n");
+}
+
+#[test]
+fn a_keyed_request_goes_on_without_its_caller_and_the_retry_gets_its_result() {
+    let daemon = Daemon::start();
+    let request = with(shell("echo x >> f; sleep 2; wc -l < f"), json!({"project_id": "p", "task_ref": "t"}));
+    let mut client = daemon.client();
+    client.send("POST", "/v1/execs", Some(&request.to_string()), &[("idempotency-key", "k")]).unwrap();
+    daemon.wait_for_program("sleep");
+    drop(client);
+    // Without a key it would be cancelled. Whoever comes back early is told that it runs, then gets the one result.
+    assert_eq!(refusal(&keyed(&daemon, "/v1/execs", "k", &request)), (409, "in_flight"));
+    let answer = wait_for("the result is there", Duration::from_secs(20), || {
+        Some(keyed(&daemon, "/v1/execs", "k", &request)).filter(|answer| answer.status == 200)
+    });
+    assert_eq!((answer.exec_status(), answer.stdout()), ("ok", "1\n"), "{}", answer.text);
+    assert_eq!(answer.header("idempotency-replayed"), Some("true"));
+    let ran = daemon.request("GET", "/v1/execs?task_id=t", None);
+    assert_eq!(ran.body["items"].as_array().map(Vec::len), Some(1), "it ran once: {}", ran.text);
 }

@@ -62,8 +62,9 @@ impl<'a> Home<'a> {
         self.daemon.request("POST", &self.path(&format!("/sessions/{name}/{verb}")), None)
     }
 
-    /// Interrupts a session once `code`, which has to touch the file `on`, is well under way; the answer to the call.
+    /// Makes a call whose code touches the file `on`, and interrupts it then; its answer and how long that took.
     fn interrupted(&self, kind: &str, body: Value) -> (Answer, Duration) {
+        self.daemon.request("DELETE", &self.path("/filesystem/files?path=on"), None); // of the call before, if there was one
         std::thread::scope(|scope| {
             let call = scope.spawn(|| self.daemon.request("POST", &self.path(&format!("/{kind}/exec")), Some(&body)));
             let name = body["session"].as_str().unwrap();
@@ -120,10 +121,8 @@ fn a_call_is_like_a_line_of_a_prompt() {
     assert_eq!(home.value("a", "_"), "(['x'], 'v', 'given')", "the last value is kept as at a prompt");
     assert!(home.python("a", "y = 1").body["session"]["value"].is_null());
     assert_eq!(home.value("a", "os.mkdir('d'); os.chdir('d'); os.getcwd()"), "'/workspace/work/d'");
-    assert_eq!(
-        home.value("a", "os.getcwd(), os.environ['K'], sys.argv, sys.stdin.read()").contains("work/d', 'v'"),
-        true
-    );
+    let kept = home.value("a", "os.getcwd(), os.environ['K'], sys.argv, sys.stdin.read()");
+    assert!(kept.contains("work/d', 'v'"), "{kept}");
     let moved = home.call("a", "os.getcwd()", json!({"cwd": "."}));
     assert_eq!(moved.body["session"]["value"], "'/workspace/work/.'".replace("/.", ""), "{}", moved.text);
     let long = home.python("a", "'x' * 10**6");
@@ -192,7 +191,7 @@ fn an_interrupt_reaches_python_in_a_c_loop_and_leaves_its_variables() {
     let home = Home::new(&daemon);
     home.python("a", "x = 41");
     for code in ["import re; re.match('(a+)+$', 'a' * 64 + 'b')", "import time; time.sleep(600)", "while True: pass"] {
-        let code = format!("open('on', 'w').close()\ntry:\n    {code}\nfinally:\n    import os; os.remove('on')");
+        let code = format!("open('on', 'w').close()\n{code}");
         let (answer, took) = home.interrupted("python", json!({"code": code, "session": "a"}));
         assert_eq!(ended(&answer), ("nonzero_exit", Some(130), "idle"), "{}", answer.text);
         assert_eq!(answer.body["session"]["error"]["type"], "KeyboardInterrupt");
@@ -323,9 +322,12 @@ fn code_that_writes_where_the_interpreter_answers_hurts_only_itself() {
     home.act("a", "reset");
     // A lie that is well formed ends its own call early. What comes later is noticed before the next one.
     let lie = "import os, sys, json\nf = sys._getframe()\nwhile f.f_back and 'call' not in f.f_locals: f = f.f_back\n\
-               os.write(101, json.dumps({'id': f.f_locals['call']['id'], 'exit_code': 0, 'value': 'a lie'}).encode() + b'\\n')";
+               os.write(101, json.dumps({'id': f.f_locals['call']['id'], 'exit_code': 0, 'value': 'a lie'}).encode() + b'\\n')\n\
+               import time\nwhile not os.path.exists('go'): time.sleep(0.01)";
     let lied = home.python("a", lie);
     assert_eq!(lied.body["session"]["value"], "a lie", "{}", lied.text);
+    let go = json!({"command": "touch go"}); // only now comes the interpreter's own answer
+    assert_eq!(daemon.request("POST", &home.path("/shell/exec"), Some(&go)).exec_status(), "ok");
     let next = wait_for("the second answer is noticed", LONG, || {
         let next = home.call("a", "1", json!({}));
         (next.status == 409 || next.body["session"]["state"] == "dead").then_some(next)
@@ -609,4 +611,34 @@ fn the_walls_around_a_session_are_those_of_an_exec() {
     assert_eq!(kept.stdout(), fresh.stdout());
     assert_eq!(kept.body["enforcement"], fresh.body["enforcement"]);
     assert!(kept.stdout().starts_with("['0000000000000000', '0000000000000000', '1', '2']"), "{}", kept.stdout());
+}
+
+#[test]
+fn sandboxctl_has_a_hand_on_sessions() {
+    let daemon = Daemon::start();
+    let say = |words: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_sandboxctl"));
+        let output = command.env("SANDBOXD_SOCKET", daemon.socket()).args(words).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_owned();
+        (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+    };
+    let id = say(&["sandbox", "create", "--profile", "shell"]).1;
+    let python = |code: &str| say(&["python", "--sandbox", &id, "--session", "a", "-c", code]);
+    assert_eq!(python("x = 20; print('hi')").1, "hi");
+    assert_eq!(python("x + 1").1, "21");
+    assert_eq!(say(&["shell", "--sandbox", &id, "--session", "s", "-c", "y=7"]).0, 0);
+    assert_eq!(say(&["shell", "--sandbox", &id, "--session", "s", "-c", "echo $y"]).1, "7");
+    assert_eq!(say(&["run", "--sandbox", &id, "--", "echo", "plain"]).1, "plain");
+    let listed = say(&["session", "ls", &id]).1;
+    assert!(listed.contains("a        python  idle   2") && listed.contains("s        shell   idle   2"), "{listed}");
+    let (code, _, err) = python("import sys; sys.exit(5)");
+    assert!(code == 5 && err.contains("the session is dead: it exited with 5"), "{code} {err}");
+    let (code, _, err) = python("1");
+    assert!(code == 125 && err.contains("session_dead"), "{code} {err}");
+    assert!(say(&["session", "reset", &id, "a"]).1.starts_with("a  python  new  0"));
+    assert_eq!(say(&["session", "interrupt", &id, "a"]).0, 0);
+    assert_eq!(say(&["session", "rm", &id, "a"]).0, 0);
+    assert_eq!(say(&["session", "rm", &id, "a"]).0, 125);
+    assert_eq!(say(&["explain", "python", "--sandbox", &id, "-c", "1"]).0, 0);
+    assert_ne!(say(&["python", "--session", "a", "-c", "1"]).0, 0, "a session needs a sandbox");
 }

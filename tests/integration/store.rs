@@ -256,3 +256,30 @@ fn a_plain_directory_says_what_it_is_and_how_to_get_more() {
     assert_eq!(check["state"], "degraded", "{check}");
     assert!(check["cure"].as_str().unwrap().contains("sandboxctl store init"), "{check}");
 }
+
+#[test]
+fn a_plain_directory_has_no_snapshots_and_says_so() {
+    let daemon = Daemon::start_with("[store]\ndriver = \"directory\"\n", &[]);
+    let id = sandbox(&daemon, json!({"profile": "shell"}));
+    let answer = daemon.request("POST", &format!("/v1/sandboxes/{id}/snapshots"), Some(&json!({})));
+    assert_eq!(super::refusal(&answer), (409, "snapshots_not_supported"), "{}", answer.text);
+    assert!(answer.body["error"]["details"]["cure"].as_str().unwrap().contains("store init"), "{}", answer.text);
+    let answer = daemon.exec(&with(shell("true"), json!({"project_id": "p1", "report": "files"})));
+    assert_eq!(super::refusal(&answer), (409, "snapshots_not_supported"), "{}", answer.text);
+}
+
+/// What a session leaves during one call lies in another subvolume than the call's own: a rename can't take it there.
+#[test]
+fn what_a_session_leaves_is_its_calls_in_an_image_as_well() {
+    let daemon = with_image();
+    let id = sandbox(&daemon, json!({"profile": "shell"}));
+    for name in ["a", "b"] {
+        let code = format!("open('/workspace/artifacts/{name}', 'w').write('x')");
+        let body = json!({"code": code, "session": "s"});
+        let answer = daemon.request("POST", &format!("/v1/sandboxes/{id}/python/exec"), Some(&body));
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        let names: Vec<&str> =
+            answer.body["artifacts"].as_array().unwrap().iter().filter_map(|file| file["path"].as_str()).collect();
+        assert_eq!(names, [name, "meta.json", "stderr.txt", "stdout.txt"], "{}", answer.text);
+    }
+}

@@ -6,6 +6,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::SndBufForce;
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use sandboxd::isolation::attach::Attach;
 use sandboxd::isolation::cgroup::Group;
 use sandboxd::isolation::child::{Handles, init_main};
 use sandboxd::isolation::fault::{Fault, Step};
@@ -63,9 +64,9 @@ pub struct Attempt {
     pub run: Run,
     /// Sent instead of the encoded `run`.
     pub order: Option<Vec<u8>>,
-    /// The workspace's mounts, which go beside the order.
+    /// The workspace's mounts, which the warden attaches before the order.
     pub mounts: Vec<OwnedFd>,
-    /// How many of stdin, stdout and stderr go beside it.
+    /// How many of stdin, stdout, stderr and one too many go beside it.
     pub stdio: usize,
     /// What the front says.
     pub word: Word,
@@ -120,7 +121,7 @@ impl Attempt {
         let (parent, status) = match &self.by_hand {
             None => {
                 let (sandbox, status) =
-                    spawn(&world.proof, &self.plan, &group, &world.ranges, range, world.null.as_fd())
+                    spawn(&world.proof, &self.plan, &group, &world.ranges, range, world.null.as_fd(), None)
                         .expect("a sandbox can be forked");
                 (Parent::Library(sandbox), status)
             }
@@ -128,11 +129,22 @@ impl Attempt {
         };
         let (output, inside) = std::io::pipe().expect("a pipe");
         let inside = OwnedFd::from(inside);
-        let stdio = [world.null.as_fd(), inside.as_fd(), inside.as_fd()];
-        let fds: Vec<BorrowedFd<'_>> =
-            stdio[..self.stdio].iter().copied().chain(self.mounts.iter().map(AsFd::as_fd)).collect();
+        let stdio = [world.null.as_fd(), inside.as_fd(), inside.as_fd(), inside.as_fd()];
+        let fds = &stdio[..self.stdio];
+        if let Parent::Library(sandbox) = &parent {
+            let attach = Attach::of(&self.run, &self.plan.limits, &self.mounts).expect("as many mounts as it takes");
+            match sandbox.attach(&attach) {
+                Ok(()) | Err(Errno::ESRCH) => {} // it has failed already
+                Err(errno) => {
+                    // The daemon refuses the run here and drops the sandbox.
+                    drop(parent);
+                    world.take_back(group, range);
+                    return Seen { statuses: Vec::new(), output: format!("not attached: {errno}") };
+                }
+            }
+        }
         let order = self.order.clone().unwrap_or_else(|| Request::Run(Box::new(self.run.clone())).encode());
-        match parent.order(&order, &fds) {
+        match parent.order(&order, fds) {
             Ok(()) | Err(Errno::EPIPE | Errno::ECONNRESET) => {} // it has failed already
             Err(errno) => panic!("the order could not be sent: {errno}"),
         }
@@ -153,11 +165,13 @@ impl Attempt {
         let (orders, orders_inside) = socket_pair().expect("a socket pair");
         setsockopt(&orders, SndBufForce, &ORDERS_BUFFER).expect("root gives a socket any buffer");
         let (status, status_inside) = socket_pair().expect("a socket pair");
+        let over = world.null.as_fd(); // nobody here waits for it
         let forked = fork_sandbox(&world.proof, NAMESPACES as u64, group.born_into()).expect("a sandbox can be forked");
         let (child, pidfd) = match forked {
             Forked::Child => {
                 let (orders, status) = (orders_inside.as_fd(), status_inside.as_fd());
-                let handles = Handles { orders, status, null: world.null.as_fd(), tree, join: &join };
+                let handles =
+                    Handles { orders, status, null: world.null.as_fd(), tree, over, join: &join, own_net: true };
                 init_main(&self.plan, &handles, &world.proof)
             }
             Forked::Parent(child, pidfd) => (child, pidfd),
@@ -214,7 +228,7 @@ impl Seen {
     pub fn assert_fault(&self, step: Step, index: u16, errno: Errno) {
         let fault = Status::Fault(Fault { step, index, errno: errno as i32 });
         assert_eq!(self.statuses.first(), Some(&fault), "the first word of {self:?}");
-        let rest: &[Status] = if step < Step::ReceiveRun { &[] } else { &[Status::Exited(FAULT_EXIT)] };
+        let rest: &[Status] = if step <= Step::InitGivesUp { &[] } else { &[Status::Exited(FAULT_EXIT)] };
         assert_eq!(&self.statuses[1..], rest, "after the fault");
         assert_eq!(self.output, "", "a program ran after {fault:?}");
     }

@@ -10,7 +10,7 @@ use sandboxd::isolation::plan::{Mask, NEW_ROOT, ProcMask};
 use sandboxd::isolation::seccomp::Instruction;
 use sandboxd::isolation::spawn::spawn;
 use sandboxd::isolation::sys;
-use sandboxd::isolation::warden::protocol::{MESSAGE_MAX, Request, RunNumber, Status, Workspace};
+use sandboxd::isolation::warden::protocol::{MESSAGE_MAX, Request, RunNumber, Status};
 use sandboxd::isolation::warden::words::WORD_MAX;
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,6 +23,7 @@ pub fn tests() -> Vec<Test> {
     add("without_a_fault_the_program_runs_and_its_exit_code_is_told", a_good_run);
     add("without_a_fault_the_signal_that_ends_a_program_is_told", a_run_that_ends_by_a_signal);
     add("without_a_fault_a_program_gets_as_many_words_as_may_be_asked_for", a_run_with_the_most_words);
+    add("without_a_fault_a_filter_that_comes_last_holds_as_well", a_run_whose_filter_comes_last);
     add("a_group_that_takes_no_tasks_is_enospc", a_full_group);
     add("a_warden_that_dies_before_the_maps_are_told_leaves_no_process", a_warden_that_dies_early);
     add("maps_that_nobody_wrote_leave_nobody_to_become", no_maps);
@@ -35,7 +36,7 @@ pub fn tests() -> Vec<Test> {
     add("orders_with_too_few_descriptors_are_ebadmsg", few_descriptors);
     add("orders_with_too_many_descriptors_are_ebadmsg", many_descriptors);
     add("orders_that_never_come_because_the_warden_closed_are_eproto", no_orders);
-    add("a_workspace_that_is_no_mount_is_einval_with_its_place", a_workspace_that_is_no_mount);
+    add("a_workspace_that_is_no_mount_is_einval_and_nothing_runs", a_workspace_that_is_no_mount);
     add("a_cwd_that_does_not_exist_is_enoent", |world| bad_cwd(world, "nowhere", Errno::ENOENT));
     add("a_cwd_that_is_a_link_is_eloop", |world| bad_cwd(world, "link", Errno::ELOOP));
     add("a_cwd_that_is_a_file_is_enotdir", |world| bad_cwd(world, "no-program", Errno::ENOTDIR));
@@ -62,6 +63,13 @@ fn a_good_run(world: &mut World) {
     attempt.run.words = words("sh", "directory", &["sh", "-c", code], "/nowhere:/usr/bin:/bin");
     let output = "/workspace/work/directory\n1000\n".to_owned();
     assert_eq!(attempt.make(world), Seen { statuses: vec![Status::Exited(7)], output });
+}
+
+fn a_run_whose_filter_comes_last(world: &mut World) {
+    let mut attempt = Attempt::of(world, "sh", &["sh", "-c", "grep ^Seccomp: /proc/self/status"]);
+    attempt.plan.filter_ahead = false;
+    let output = "Seccomp:\t2\n".to_owned();
+    assert_eq!(attempt.make(world), Seen { statuses: vec![Status::Exited(0)], output });
 }
 
 fn a_run_with_the_most_words(world: &mut World) {
@@ -93,7 +101,7 @@ fn a_warden_that_dies_early(world: &mut World) {
     let Some(stand_in) = sys::fork_plain(&world.proof).expect("a process can be forked") else {
         sys::load_seccomp(&death_at_sendmsg()).expect("root loads any valid filter");
         // sendmsg is what `spawn` tells the child with; the kernel ends us there. The child makes no such call.
-        let _ = spawn(&world.proof, &plan, &group, &world.ranges, range, world.null.as_fd());
+        let _ = spawn(&world.proof, &plan, &group, &world.ranges, range, world.null.as_fd(), None);
         sys::exit_now(0);
     };
     let ended = waitpid(stand_in, None).expect("our child");
@@ -196,7 +204,7 @@ fn few_descriptors(world: &mut World) {
 
 fn many_descriptors(world: &mut World) {
     let mut attempt = Attempt::new(world);
-    attempt.run.workspace = Workspace::ThrowAway { inputs: false };
+    attempt.stdio = 4;
     attempt.make(world).assert_fault(Step::ReceiveRun, 0, Errno::EBADMSG);
 }
 
@@ -209,7 +217,8 @@ fn no_orders(world: &mut World) {
 fn a_workspace_that_is_no_mount(world: &mut World) {
     let mut attempt = Attempt::new(world);
     attempt.mounts[1] = copy(&world.null);
-    attempt.make(world).assert_fault(Step::AttachWorkspace, 1, Errno::EINVAL);
+    let refused = Seen { statuses: Vec::new(), output: format!("not attached: {}", Errno::EINVAL) };
+    assert_eq!(attempt.make(world), refused);
 }
 
 fn bad_cwd(world: &mut World, cwd: &str, errno: Errno) {
@@ -238,9 +247,12 @@ fn a_bad_filter(world: &mut World) {
     let mut attempt = Attempt::new(world);
     attempt.plan.init_filter = bad();
     attempt.make(world).assert_fault(Step::InitGivesUp, INIT_LOADS_ITS_FILTER, Errno::EINVAL);
-    let mut attempt = Attempt::new(world);
-    attempt.plan.filter = bad();
-    attempt.make(world).assert_fault(Step::Seccomp, 0, Errno::EINVAL);
+    for (ahead, step) in [(true, Step::SeccompAhead), (false, Step::Seccomp)] {
+        let mut attempt = Attempt::new(world);
+        attempt.plan.filter = bad();
+        attempt.plan.filter_ahead = ahead;
+        attempt.make(world).assert_fault(step, 0, Errno::EINVAL);
+    }
 }
 
 /// `command` is a path from the root, or a name: `work` of the workspace is in PATH.

@@ -20,7 +20,8 @@ pub fn tests() -> Vec<Test> {
 fn fails_at(world: &mut World, step: Step) {
     let mut attempt = Attempt::new(world);
     attempt.plan.sabotage = Some(step);
-    attempt.run.tty = (step == Step::Terminal).then(Tty::default);
+    attempt.run.tty = (matches!(step, Step::OpenTerminal | Step::Terminal)).then(Tty::default);
+    attempt.plan.filter_ahead = step != Step::Seccomp; // it is loaded at one of two steps
     if step == Step::JoinCgroup && world.joins_by_birth() {
         // cgroup v2: the clone itself joins, so there is no file to write to unless one is given.
         let join: OwnedFd = world.null.try_clone().expect("a descriptor can be copied");

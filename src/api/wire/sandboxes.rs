@@ -1,6 +1,6 @@
 //! Sandboxes and what ran, on the wire.
 
-use crate::model::{Input, Mode, PolicyOverrides, Timestamp, Tty, Usage};
+use crate::model::{Input, Mode, PolicyOverrides, Report, Timestamp, Tty, Usage};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -23,6 +23,9 @@ pub struct NewSandboxRequest {
     /// What it is found by.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
+    /// The snapshot of yours whose files it begins with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_snapshot: Option<String>,
 }
 
 /// `POST /v1/sandboxes/{id}/keepalive`
@@ -149,6 +152,9 @@ pub struct SandboxExecRequest {
     /// The call that the grant is for, if the caller says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_id: Option<String>,
+    /// What the answer is to tell beside the outcome.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub report: Option<Report>,
 }
 
 fn is_wait(mode: &Mode) -> bool {

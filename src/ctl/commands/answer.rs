@@ -113,6 +113,9 @@ pub fn notes(answer: &ExecAnswer, program: &str) -> Vec<String> {
             notes.push(format!("{program} could not be started: {why}"));
         }
     }
+    if let Some(died) = answer.session.as_ref().and_then(|session| session.died.as_ref()) {
+        notes.push(format!("the session is dead: {died}; sandboxctl session reset brings it back, empty"));
+    }
     notes.extend(answer.limits_hit.iter().map(limit_line));
     for (name, cut) in [("stdout", answer.stdout_truncated), ("stderr", answer.stderr_truncated)] {
         if cut && !hit(name) {

@@ -1,9 +1,10 @@
 //! What `run`, `python` and `shell` share: flags that become a request, one call, and its answer shown.
 #![forbid(unsafe_code)]
 
-use super::{amount, answer, attach, explain};
-use crate::api::wire::{ExecAnswer, LaunchedAnswer};
+use super::{amount, answer, attach, explain, plain_id};
+use crate::api::wire::{ExecAnswer, LaunchedAnswer, SandboxAnswer, SandboxExecRequest};
 use crate::ctl::client::Answer;
+use crate::ctl::output::plain;
 use crate::ctl::{Context, CtlError, Form, blocking};
 use crate::model::{DEFAULT_PROFILE, ExecRequest, ExecSpec, Input, Kind, Limit, Mode, PolicyOverrides};
 use base64::Engine;
@@ -48,6 +49,14 @@ pub struct ExecFlags {
     /// Project whose workspace is used and kept; without one, all files are thrown away
     #[arg(long, value_name = "ID")]
     project: Option<String>,
+
+    /// Run in this sandbox (sb_…), under its profile and in its workspace
+    #[arg(long, value_name = "ID", conflicts_with_all = ["profile", "project"])]
+    sandbox: Option<String>,
+
+    /// Python and shell: keep the interpreter under this name between calls; prints the last expression's value
+    #[arg(long, value_name = "NAME", requires = "sandbox")]
+    session: Option<String>,
 
     /// Grant to run under
     #[arg(long, value_name = "GRANT")]
@@ -187,6 +196,7 @@ impl ExecFlags {
             },
             inputs: self.input.iter().map(|text| input(text)).collect::<Result<_, _>>()?,
             policy_overrides: PolicyOverrides { limits, ..PolicyOverrides::default() },
+            report: None,
         })
     }
 }
@@ -202,7 +212,8 @@ pub async fn execute(
     if tty && purpose == Purpose::Run {
         attach::need_terminal()?;
     }
-    let request = blocking(move || {
+    let (sandbox, session) = (flags.sandbox.clone(), flags.session.clone());
+    let mut request = blocking(move || {
         let terminal = io::stdin().is_terminal();
         let mut stdin = Stdin { source: &mut io::stdin().lock(), promised: flags.stdin, terminal, shared: flags.tty };
         let program = program(&mut stdin)?;
@@ -210,13 +221,34 @@ pub async fn execute(
     })
     .await?;
     if purpose == Purpose::Explain {
+        if let Some(id) = &sandbox {
+            let found = context.client.get::<SandboxAnswer>(&format!("/v1/sandboxes/{}", plain_id(id))).await?;
+            (request.profile, request.project_id) = (found.value.profile, Some(found.value.project_id));
+        }
         return explain::ask(context, &request).await;
     }
+    let path = match &sandbox {
+        None => "/v1/execs".to_owned(),
+        Some(id) => {
+            let kind = match request.exec.kind {
+                Kind::Python => "python",
+                Kind::Shell => "shell",
+                Kind::Process => "process",
+            };
+            format!("/v1/sandboxes/{}/{kind}/exec", plain_id(id))
+        }
+    };
     if tty {
-        let launched: Answer<LaunchedAnswer> = context.client.post("/v1/execs", &request).await?;
+        let launched: Answer<LaunchedAnswer> = match &sandbox {
+            None => context.client.post(&path, &request).await?,
+            Some(_) => context.client.post(&path, &in_sandbox(request.clone(), session)).await?,
+        };
         return attach::sit_at(context, &launched.value.exec_id, 0, attach::Hold::Ours).await;
     }
-    let answer: Answer<ExecAnswer> = context.client.post("/v1/execs", &request).await?;
+    let answer: Answer<ExecAnswer> = match &sandbox {
+        None => context.client.post(&path, &request).await?,
+        Some(_) => context.client.post(&path, &in_sandbox(request.clone(), session)).await?,
+    };
     let code = answer::exit_code(&answer.value);
     let program = request.exec.command.unwrap_or_else(|| "the interpreter".to_owned());
     let context = context.clone();
@@ -233,6 +265,9 @@ fn show(context: &Context, answer: &Answer<ExecAnswer>, program: &str, verbose: 
             let (stdout, stderr) = (answer::stdout(&answer.value), answer::stderr(&answer.value));
             context.out.write(&stdout)?;
             context.err.write(&stderr)?;
+            if let Some(value) = answer.value.session.as_ref().and_then(|session| session.value.as_ref()) {
+                context.out.line(&plain(value))?;
+            }
             notes.extend(answer::notes(&answer.value, program));
             // Our words begin on a line of their own, but nothing is added to output that we have no words about.
             let seen = if context.out.style.terminal && stderr.is_empty() { &stdout } else { &stderr };
@@ -245,6 +280,38 @@ fn show(context: &Context, answer: &Answer<ExecAnswer>, program: &str, verbose: 
         notes.extend(answer::summary(&answer.value));
     }
     notes.iter().try_for_each(|note| context.err.note(note))
+}
+
+/// The same exec as one of a sandbox.
+fn in_sandbox(request: ExecRequest, session: Option<String>) -> SandboxExecRequest {
+    let ExecRequest { exec, .. } = request;
+    let (code, command, argv, args) = match exec.kind {
+        Kind::Python => (exec.code, None, None, exec.args),
+        Kind::Shell => (None, exec.code, None, exec.args),
+        Kind::Process => (None, None, Some(exec.command.into_iter().chain(exec.args).collect()), Vec::new()),
+    };
+    SandboxExecRequest {
+        code,
+        session,
+        session_idle_s: None,
+        command,
+        argv,
+        args,
+        timeout_ms: request.timeout_ms,
+        cwd: exec.cwd,
+        env: exec.env,
+        stdin: request.stdin,
+        stdin_base64: request.stdin_base64,
+        inputs: request.inputs,
+        policy_overrides: Some(request.policy_overrides),
+        task_ref: request.task_ref,
+        grant_id: request.grant_id,
+        call_id: request.call_id,
+        report: request.report,
+        mode: request.mode,
+        stdin_open: request.stdin_open,
+        tty: request.tty,
+    }
 }
 
 pub(super) fn variable(text: &str) -> Result<(String, String), &'static str> {

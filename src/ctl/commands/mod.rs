@@ -21,7 +21,10 @@ pub mod replay;
 pub mod run;
 pub mod sandbox;
 pub mod service;
+pub mod session;
 pub mod shell;
+pub mod snapshot;
+pub mod store;
 pub mod token;
 
 /// An id as part of an address. One that would need escaping there is none of ours, and `-` is never found.

@@ -133,6 +133,7 @@ impl Replay {
             },
             inputs: vec![],
             policy_overrides: PolicyOverrides { limits, ..PolicyOverrides::default() },
+            report: None,
         })
     }
 }

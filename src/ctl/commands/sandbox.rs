@@ -35,6 +35,9 @@ enum What {
         /// What it is found by; can be given many times
         #[arg(long, value_name = "NAME=VALUE", value_parser = label)]
         label: Vec<(String, String)>,
+        /// Snapshot whose files it begins with (sn_…)
+        #[arg(long, value_name = "ID", conflicts_with = "project")]
+        from: Option<String>,
     },
     /// List sandboxes, newest first
     Ls {
@@ -76,9 +79,16 @@ impl Sandbox {
     pub async fn perform(self, context: &Context) -> Result<u8, CtlError> {
         let client = &context.client;
         match self.what {
-            What::Create { profile, project, ttl, idle, label } => {
+            What::Create { profile, project, ttl, idle, label, from } => {
                 let labels = label.into_iter().collect();
-                let request = NewSandboxRequest { profile, project_id: project, ttl_s: ttl, idle_s: idle, labels };
+                let request = NewSandboxRequest {
+                    profile,
+                    project_id: project,
+                    ttl_s: ttl,
+                    idle_s: idle,
+                    labels,
+                    from_snapshot: from,
+                };
                 let answer = client.post::<_, SandboxAnswer>("/v1/sandboxes", &request).await?;
                 match context.form {
                     Form::Json => context.out.json(&answer.raw)?,

@@ -1,7 +1,8 @@
 # The interpreter's side of a session: runs call after call in one __main__ and says how each ended.
 # Calls come as lines of JSON on descriptor 100, one answer goes back for each on 101. Whatever is written to 102 the
 # kernel turns into SIGINT. The code of a call runs in this process, so nothing said on 101 is believed by anybody.
-import ast, base64, builtins, io, json, linecache, os, signal, sys, tempfile, traceback, types
+# What few calls need is imported when they do: a session begins sooner, and one that waits ahead is smaller.
+import builtins, io, json, os, signal, sys, types
 
 CALLS, ANSWERS, INTERRUPTS = 100, 101, 102
 VALUE_MAX, TEXT_MAX, LINE_MAX, FRAMES_MAX, FIGURES_MAX = 16384, 16384, 256, 64, 32
@@ -25,6 +26,8 @@ def own(tb):
 
 
 def told(error):
+    import traceback
+
     kind, tb = type(error), own(error.__traceback__)
     frames = [
         {"file": cut(f.filename, LINE_MAX), "line": f.lineno or 0, "function": cut(f.name, LINE_MAX), "source": cut(f.line or "", LINE_MAX)}
@@ -47,6 +50,8 @@ def told(error):
 
 def give_stdin(data):
     """Standard input of this call: the bytes that came with it, or its end."""
+    import base64, tempfile
+
     if data is None:
         fd = os.open(os.devnull, os.O_RDONLY)
     else:
@@ -77,8 +82,11 @@ def figures(number):
 
 def run(main, call):
     """One call. Its value, if its last statement is an expression."""
+    import ast, linecache
+
     if call.get("cwd") is not None:
         os.chdir(os.path.join("/workspace/work", call["cwd"]))
+    os.environ.setdefault("MPLBACKEND", "Agg")  # there is no screen
     os.environ.update(call.get("env") or {})
     sys.argv[:] = ["-c"] + list(call.get("args") or [])
     give_stdin(call.get("stdin"))
@@ -95,6 +103,34 @@ def run(main, call):
         return None
     builtins._ = value
     return repr(value)
+
+
+def prepared(call):
+    """Imports ahead for whoever comes; a module that is not there will be missed by whoever asks for it."""
+    for name in call["preload"]:
+        try:
+            __import__(name)
+        except Exception:
+            pass
+    return {"id": call["id"], "exit_code": 0}
+
+
+def once(main, call):
+    """Becomes what `python3 -c` would be: no way back to us, no answer, and the interpreter's own end."""
+    for fd in (CALLS, ANSWERS, INTERRUPTS):
+        os.close(fd)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if "random" in sys.modules:
+        sys.modules["random"].seed()  # its state is older than this call
+    sys.argv[:] = ["-c"] + call["args"]
+    try:
+        exec(compile(call["code"], "<string>", "exec", dont_inherit=True), main)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        error.__traceback__ = own(error.__traceback__)
+        sys.excepthook(type(error), error, error.__traceback__)
+        sys.exit(130 if isinstance(error, KeyboardInterrupt) else 1)
 
 
 def answer(main, call):
@@ -134,15 +170,17 @@ def serve():
     for fd in (CALLS, ANSWERS, INTERRUPTS):
         os.set_inheritable(fd, False)
     signal.signal(signal.SIGINT, idle)
-    os.environ.setdefault("MPLBACKEND", "Agg")
     module = types.ModuleType("__main__")
     module.__builtins__ = builtins
     sys.modules["__main__"] = module
-    with open(CALLS, "rb") as calls:
-        for line in calls:
-            said = json.dumps(answer(module.__dict__, json.loads(line))).encode() + b"\n"
-            while said:
-                said = said[os.write(ANSWERS, said) :]
+    for line in open(CALLS, "rb", closefd=False):
+        call = json.loads(line)
+        if "once" in call:
+            return once(module.__dict__, call)
+        said = prepared(call) if "preload" in call else answer(module.__dict__, call)
+        said = json.dumps(said).encode() + b"\n"
+        while said:
+            said = said[os.write(ANSWERS, said) :]
 
 
 serve()

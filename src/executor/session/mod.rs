@@ -19,8 +19,10 @@
 //! SIGINT and has [`GRACE`] to answer; then the session is killed. A grant that ends kills at once. If the interpreter
 //! dies, the call ends as a program would, and says how. An interpreter that says what is no answer is killed.
 
+mod warm;
 mod words;
 
+pub use warm::Ahead;
 pub use words::SessionCall;
 
 use super::client::{Accept, KillOnDrop, WardenGone};
@@ -33,7 +35,8 @@ use crate::model::{CallReport, Ending, ExecId, Limit, Outcome, Output, SessionSt
 use crate::policy::Permit;
 use crate::workspace::Laid;
 use rustix::io::Errno;
-use std::os::fd::AsFd;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe;
@@ -84,6 +87,36 @@ pub struct Interpreter {
 /// An interpreter that was prepared and has not heard its go.
 struct Parked {
     interpreter: Interpreter,
+}
+
+/// Our ends of an interpreter's pipes.
+struct Pipes {
+    calls: pipe::Sender,
+    answers: pipe::Receiver,
+    interrupts: pipe::Sender,
+    stdout: pipe::Receiver,
+    stderr: pipe::Receiver,
+}
+
+impl Pipes {
+    /// Ours, and the interpreter's in the order in which the warden takes them.
+    fn new() -> io::Result<(Self, Vec<OwnedFd>)> {
+        let (stdout, stdout_inside) = pump::output_pipe()?;
+        let (stderr, stderr_inside) = pump::output_pipe()?;
+        let (_, stdin_inside) = pump::input_pipe(false)?;
+        let (answers, answers_inside) = pump::output_pipe()?;
+        let (calls, calls_inside) = pump::kept_input_pipe()?;
+        let (interrupts, interrupts_inside) = pump::kept_input_pipe()?;
+        let inside = vec![stdin_inside, stdout_inside, stderr_inside, calls_inside, answers_inside, interrupts_inside];
+        Ok((Self { calls, answers, interrupts, stdout, stderr }, inside))
+    }
+
+    fn with(self, Accept { status, ended, kill }: Accept, laid: Laid) -> Result<Interpreter, RunError> {
+        let Self { calls, answers, interrupts, stdout, stderr } = self;
+        let status = StatusSocket::new(status).map_err(RunError::Pipes)?;
+        let (made, pids_refused) = (0, 0);
+        Ok(Interpreter { status, ended, kill, calls, answers, interrupts, stdout, stderr, made, pids_refused, laid })
+    }
 }
 
 /// How a call came to its end.
@@ -148,30 +181,9 @@ impl Executor {
     ) -> Result<Parked, RunError> {
         let argv = words::argv(call.kind);
         let words = words_of(permit, argv.into_iter().filter(|word| !word.is_empty()))?;
-        let (stdout, stdout_inside) = pump::output_pipe().map_err(RunError::Pipes)?;
-        let (stderr, stderr_inside) = pump::output_pipe().map_err(RunError::Pipes)?;
-        let (_, stdin_inside) = pump::input_pipe(false).map_err(RunError::Pipes)?;
-        let (answers, answers_inside) = pump::output_pipe().map_err(RunError::Pipes)?;
-        let (calls, calls_inside) = pump::kept_input_pipe().map_err(RunError::Pipes)?;
-        let (interrupts, interrupts_inside) = pump::kept_input_pipe().map_err(RunError::Pipes)?;
-        let inside = vec![stdin_inside, stdout_inside, stderr_inside, calls_inside, answers_inside, interrupts_inside];
-        let (Accept { status, ended, kill }, laid) =
-            self.ask(home, permit, under, Life::Session, words, inside).await?;
-        let status = StatusSocket::new(status).map_err(RunError::Pipes)?;
-        let interpreter = Interpreter {
-            status,
-            ended,
-            kill,
-            calls,
-            answers,
-            interrupts,
-            stdout,
-            stderr,
-            made: 0,
-            pids_refused: 0,
-            laid,
-        };
-        Ok(Parked { interpreter })
+        let (pipes, inside) = Pipes::new().map_err(RunError::Pipes)?;
+        let (accept, laid) = self.ask(home, permit, under, Life::Session, words, inside).await?;
+        Ok(Parked { interpreter: pipes.with(accept, laid)? })
     }
 
     #[expect(clippy::too_many_arguments, reason = "what a run takes, the session and its call")]
@@ -189,7 +201,7 @@ impl Executor {
         let stray_bytes = ready.empty_strays();
         let limits = permit.limits();
         let (wall_ms, cpu_ms) = (limits.get(Limit::WallMs), limits.get(Limit::CpuMs));
-        self.warden.call(ready.kill.number, wall_ms, cpu_ms).await?;
+        self.warden.call(ready.kill.number, wall_ms + INTERRUPT_GRACE_MS, cpu_ms).await?;
         ready.made += 1;
         let started = Instant::now();
         let budget = ByteBudget::new(permit.metered().bytes_out, stop);

@@ -1,5 +1,6 @@
 //! Pid 1 of a sandbox: builds it, forks the program's process, then reaps and reports.
 
+use super::super::attach::move_tree_to;
 use super::super::fault::Step;
 use super::super::landlock::Rules;
 use super::super::plan::{Area, Mask, NEW_ROOT, ProcMask, SandboxPlan};
@@ -27,8 +28,12 @@ pub struct Handles<'a> {
     pub null: BorrowedFd<'a>,
     /// The detached root tree.
     pub tree: BorrowedFd<'a>,
+    /// Written by init when the program and all it started are gone and reaped, a moment before init is.
+    pub over: BorrowedFd<'a>,
     /// v1: the `tasks` files of the groups to join.
     pub join: &'a [BorrowedFd<'a>],
+    /// Whether the network namespace is its own, to be brought up. One that is used again is up, and the host's.
+    pub own_net: bool,
 }
 
 /// The child's side of the fork.
@@ -49,12 +54,15 @@ pub fn init_main(plan: &SandboxPlan, handles: &Handles<'_>, proof: &SingleThread
     steps.take(Step::BecomeRoot, 0, become_root);
     steps.take(Step::ParentDeath, 0, || sys::parent_death_signal().and_then(|()| still_there(handles.orders)));
     steps.take(Step::CloseDescriptors, 0, || {
-        let mut keep: [RawFd; 7] = [0, 1, 2, orders, status, handles.tree.as_raw_fd(), oom_score.as_raw_fd()];
+        let (tree, over) = (handles.tree.as_raw_fd(), handles.over.as_raw_fd());
+        let mut keep: [RawFd; 8] = [0, 1, 2, orders, status, tree, over, oom_score.as_raw_fd()];
         keep.sort_unstable();
         replace_stdio(handles.null).and_then(|()| sys::close_all_but(&keep))
     });
     steps.take(Step::Hostname, 0, || sethostname("sandbox"));
-    steps.take(Step::Loopback, 0, sys::loopback_up);
+    if handles.own_net {
+        steps.take(Step::Loopback, 0, sys::loopback_up);
+    }
     steps.take(Step::MakePrivate, 0, || {
         mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)
     });
@@ -76,7 +84,7 @@ pub fn init_main(plan: &SandboxPlan, handles: &Handles<'_>, proof: &SingleThread
 
     match steps.take(Step::ForkProgram, 0, || sys::fork_plain(proof)) {
         None => program::program_main(plan, handles, rules, steps),
-        Some(program) => reap(plan, program, orders, steps, &oom_score),
+        Some(program) => reap(plan, program, handles, steps, &oom_score),
     }
 }
 
@@ -107,12 +115,6 @@ fn become_root() -> Result<(), Errno> {
     setgroups(&[])?;
     setresgid(gid, gid, gid)?;
     setresuid(uid, uid, uid)
-}
-
-pub(super) fn move_tree_to(tree: BorrowedFd<'_>, target: &str) -> Result<(), Errno> {
-    use rustix::mount::{MoveMountFlags, move_mount};
-    move_mount(tree, "", rustix::fs::CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
-        .map_err(|errno| Errno::from_raw(errno.raw_os_error()))
 }
 
 fn mount_proc() -> Result<(), Errno> {
@@ -162,7 +164,12 @@ fn landlock_rules(plan: &SandboxPlan) -> Result<Rules, Errno> {
 }
 
 /// Gives up what init does not need, then waits for the program and everything that was orphaned to us.
-fn reap(plan: &SandboxPlan, program: Pid, orders: RawFd, mut steps: Steps, oom_score: &OwnedFd) -> ! {
+///
+/// The program's end is told to the front at once. If nothing else is left, the warden is told as well: it need not wait
+/// until init's own memory and namespaces are taken apart. Else init's death ends the rest, and the warden sees that.
+fn reap(plan: &SandboxPlan, program: Pid, handles: &Handles<'_>, mut steps: Steps, oom_score: &OwnedFd) -> ! {
+    use rustix::process::{WaitOptions, wait};
+    let orders = handles.orders.as_raw_fd();
     // A step that fails ends init, and with it everything in this pid namespace.
     let gives_up: [&dyn Fn() -> Result<(), Errno>; 8] = [
         &|| prefer_for_oom(oom_score),
@@ -179,7 +186,7 @@ fn reap(plan: &SandboxPlan, program: Pid, orders: RawFd, mut steps: Steps, oom_s
     }
     loop {
         // rustix keeps the raw status: nix has no word for a death by a real-time signal.
-        let end = match rustix::process::wait(rustix::process::WaitOptions::empty()) {
+        let end = match wait(WaitOptions::empty()) {
             Ok(Some((pid, end))) if pid.as_raw_nonzero().get() == program.as_raw() => end,
             Ok(_) | Err(rustix::io::Errno::INTR) => continue,
             Err(_) => sys::exit_now(super::FAULT_EXIT),
@@ -191,7 +198,23 @@ fn reap(plan: &SandboxPlan, program: Pid, orders: RawFd, mut steps: Steps, oom_s
         };
         // Nobody to tell if the front is gone. Leaving ends whatever the program left behind.
         let _ = send(steps.status, &end.encode(), MsgFlags::MSG_NOSIGNAL);
+        // __WALL: those too that were cloned to end without a signal.
+        let any = WaitOptions::NOHANG | WaitOptions::from_bits_retain(libc::__WALL as u32);
+        if nothing_is_left(|| wait(any)) {
+            let _ = write(handles.over, &1u64.to_ne_bytes()); // a warden that does not hear it sees our death
+        }
         sys::exit_now(0);
+    }
+}
+
+/// Whether no process is left but init: whatever is in this pid namespace is a child of init, or will be before it is gone.
+fn nothing_is_left<T>(mut reap_one: impl FnMut() -> Result<Option<T>, rustix::io::Errno>) -> bool {
+    loop {
+        match reap_one() {
+            Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
+            Ok(None) => return false,
+            Err(errno) => return errno == rustix::io::Errno::CHILD,
+        }
     }
 }
 

@@ -3,10 +3,11 @@
 //! ```text
 //! clone3 ─▶ init (pid 1)   JoinCgroup … DropBoundingSet, ForkProgram ─▶ gives everything up, reaps, reports the end
 //!                │
-//!                └▶ program (pid 2)  ReceiveRun, AttachWorkspace … Landlock, AwaitGo, Seccomp, Exec
+//!                └▶ program (pid 2)  NewSession … SeccompAhead, TellWaiting │ ReceiveRun … Landlock, AwaitGo, Exec
 //! ```
 //!
-//! Everything before `ReceiveRun` is the same for every run of a profile. The steps stand in the order of
+//! Everything before `ReceiveRun` is the same for every run of a profile, and no right is left by then: what a run
+//! brings to be mounted the warden attaches from outside (`isolation/attach.rs`). The steps stand in the order of
 //! [`Step`]; each runs through `Steps::take`, so a failed one ends the process with a record on the status socket
 //! and nothing else: no log, no unwinding, no way on.
 #![forbid(unsafe_code)]

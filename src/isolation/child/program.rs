@@ -1,28 +1,36 @@
-//! Pid 2 of a sandbox: takes its orders, gives up its rights, waits for the word and becomes the program.
+//! Pid 2 of a sandbox: gives up its rights, waits for its run, waits for the word and becomes the program.
+//!
+//! Whatever does not depend on the run is done before the wait: rights, limits of the profile, the filter. What is left
+//! when the run comes is a dozen calls, all of which the filter lets through (`seccomp::can_be_loaded_ahead`).
+//!
+//! An interpreter that is to wait with its imports done would wait further along: `Landlock` and `Exec` ahead of
+//! `ReceiveRun`, the order read by the interpreter itself from a descriptor that execve keeps, `Stdio` done by the warden's
+//! pipes being there from the start. `attach` works for it as it is: the mounts come from outside, and a Landlock rule on
+//! /workspace would have to stand for those on the areas, as a rule binds to an inode that is not there yet.
 
 use super::super::fault::Step;
 use super::super::landlock::Rules;
 use super::super::plan::{Area, INSIDE_UID, SandboxPlan, WORK};
 use super::super::sys;
-use super::super::warden::protocol::{GO, Life, MESSAGE_MAX, PIDFD, RUN_FDS, Request, Run, Workspace};
+use super::super::warden::protocol::{GO, Life, MESSAGE_MAX, PIDFD, RUN_FDS, Request, Run, WAITING, Workspace};
 use super::super::warden::words::Words;
 use super::super::{rlimits, warden::wire};
-use super::init::{Handles, move_tree_to};
+use super::init::Handles;
 use super::{Steps, terminal};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
-use nix::mount::{MsFlags, mount};
 use nix::sys::prctl::set_name;
-use nix::sys::socket::{MsgFlags, recv};
+use nix::sys::socket::{MsgFlags, recv, send};
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::{Gid, Uid, fchdir, setgroups, setresgid, setresuid, setsid};
 use std::ffi::{CStr, CString};
-use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 
-/// Where the mounts that come with an order go, in the order they come.
-const INPUTS: &str = "/workspace/inputs";
 /// Above anything that could be one of 0, 1, 2 or the status socket.
 const FIRST_LIFTED: RawFd = 16;
+/// What most orders fit in: touched ahead, so that no fault on it comes later.
+const USUAL_ORDER: usize = 4096;
 
 /// Where a session's interpreter finds its calls; its answers and its interrupts are the two after it.
 const CONTROL: RawFd = 100;
@@ -35,49 +43,12 @@ struct Orders {
 
 /// From the fork to execve. `rules` and `steps` come from init, whose copy of them is its own.
 pub(super) fn program_main(plan: &SandboxPlan, handles: &Handles<'_>, rules: Rules, mut steps: Steps) -> ! {
-    let orders = handles.orders;
-    let status = steps.status;
-    let _ = set_name(c"sandboxd-parked"); // for ps: it waits for a run
-    let Orders { run, mut fds } = steps.take(Step::ReceiveRun, 0, || receive(orders));
-    let _ = set_name(c"sandboxd-init");
-    let mounts = fds.split_off(run.fds());
-    let control = fds.split_off(RUN_FDS);
-
-    for (index, (tree, target)) in mounts.iter().zip(targets(&run.workspace)).enumerate() {
-        steps.take(Step::AttachWorkspace, index, || move_tree_to(tree.as_fd(), target));
-    }
-    for (index, area) in Area::ALL.into_iter().enumerate() {
-        // A project lies over these two: the warden has limited it, and there is no tmpfs to narrow.
-        if matches!((&run.workspace, area), (Workspace::Project(_), Area::Work | Area::Artifacts)) {
-            continue;
-        }
-        if let Some(options) = area.narrowed(&plan.limits, &run.limits) {
-            steps.take(Step::NarrowTmpfs, index, || {
-                let flags = MsFlags::MS_REMOUNT | MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-                mount(None::<&str>, area.path(), None::<&str>, flags, Some(options.as_c_str()))
-            });
-        }
-    }
-    let rules = steps.take(Step::LandlockWorkspace, 0, || match run.workspace {
-        Workspace::ThrowAway { .. } => Ok(rules), // the areas that init mounted are in the rules already
-        Workspace::Project(_) => rules.allow_write(WORK)?.allow_write(Area::Artifacts.path()),
-    });
-    let terminal = run.tty.map(|tty| steps.take(Step::Stdio, 2, || terminal::open(tty)));
-    let (master, fds) = match terminal {
-        Some((master, slaves)) => (Some(master), slaves),
-        None => (None, fds),
-    };
-    steps.take(Step::Stdio, 0, || take_stdio(fds));
-    steps.take(Step::Stdio, 1, || take_control(&control));
-    steps.take(Step::EnterCwd, 0, || enter_cwd(run.words.cwd()));
+    let [orders, lowered] = steps.take(Step::LowerDescriptors, 0, || lower([handles.orders, handles.status]));
+    let (orders, status) = (orders.as_fd(), lowered.as_raw_fd());
+    steps.status = status;
     steps.take(Step::NewSession, 0, || setsid().map(drop));
-    if let Some(master) = master {
-        steps.take(Step::Terminal, 0, || terminal::take(master, handles.status));
-    }
-    if run.signals {
-        steps.take(Step::OfferSignals, 0, || offer_signals(orders));
-    }
-    for (index, limit) in rlimits::of(&run.limits, run.life).into_iter().enumerate() {
+    let ahead = rlimits::of(&plan.limits, Life::Once);
+    for (index, limit) in ahead.into_iter().filter(|limit| !limit.comes_late()).enumerate() {
         steps.take(Step::Rlimits, index, || limit.set());
     }
     steps.take(Step::Signals, 0, || {
@@ -86,40 +57,86 @@ pub(super) fn program_main(plan: &SandboxPlan, handles: &Handles<'_>, rules: Rul
     });
     steps.take(Step::Securebits, 0, sys::lock_securebits);
     steps.take(Step::BecomeUser, 0, become_user);
-    if run.life == Life::Session {
-        // As that user and after the session has begun: the kernel remembers who asked, and for which group.
-        steps.take(Step::BecomeUser, 1, || sys::interrupt_on_input(CONTROL + 2));
-    }
     steps.take(Step::ClearCapabilities, 0, || sys::clear_ambient().and_then(|()| sys::clear_capabilities()));
     steps.take(Step::NoNewPrivs, 0, sys::set_no_new_privs);
-    steps.take(Step::Landlock, 0, || rules.restrict_self());
+    if plan.filter_ahead {
+        steps.take(Step::SeccompAhead, 0, || sys::load_seccomp(&plan.filter));
+    }
+    // Not given back: execve takes all of it, and giving back costs a call.
+    let mut buffer = ManuallyDrop::new(vec![0u8; MESSAGE_MAX]);
+    buffer[..USUAL_ORDER].fill(0xff);
+    let _ = set_name(c"sandboxd-parked"); // for ps: it waits for a run
+    steps.take(Step::TellWaiting, 0, || tell_waiting(orders));
+    let Orders { run, mut fds } = steps.take(Step::ReceiveRun, 0, || receive(orders, &mut buffer));
+    let _ = set_name(c"sandboxd-init");
+    let control = fds.split_off(RUN_FDS);
+
+    let rules = steps.take(Step::LandlockWorkspace, 0, || match run.workspace {
+        Workspace::ThrowAway { .. } => Ok(rules), // the areas that init mounted are in the rules already
+        Workspace::Project(_) => rules.allow_write(WORK)?.allow_write(Area::Artifacts.path()),
+    });
+    let terminal = run.tty.map(|tty| steps.take(Step::OpenTerminal, 0, || terminal::open(tty)));
+    let (master, fds) = match terminal {
+        Some((master, slaves)) => (Some(master), slaves),
+        None => (None, fds),
+    };
+    steps.take(Step::Stdio, 0, || take_stdio(fds));
+    steps.take(Step::Stdio, 1, || take_control(&control));
+    if run.life == Life::Session {
+        // As the program's user and after the session has begun: the kernel remembers who asked, and for which group.
+        steps.take(Step::Stdio, 2, || sys::interrupt_on_input(CONTROL + 2));
+    }
+    if let Some(master) = master {
+        steps.take(Step::Terminal, 0, || terminal::take(master, lowered.as_fd()));
+    }
+    if run.signals {
+        steps.take(Step::OfferSignals, 0, || offer_signals(orders));
+    }
+    steps.take(Step::EnterCwd, 0, || enter_cwd(run.words.cwd()));
+    for (index, (limit, ahead)) in rlimits::of(&run.limits, run.life).into_iter().zip(ahead).enumerate() {
+        if limit != ahead || limit.comes_late() {
+            steps.take(Step::NarrowRlimits, index, || limit.set());
+        }
+    }
+    steps.take(Step::Landlock, 0, || rules.restrict_without_new_privs());
 
     // Everything execve needs is laid out before the filter is on.
     let candidates = candidates(&run.words);
     let argv = pointers(run.words.argv());
     let envp = pointers(run.words.env());
     steps.take(Step::AwaitGo, 0, || await_go(status));
-    steps.take(Step::Seccomp, 0, || sys::load_seccomp(&plan.filter));
+    if !plan.filter_ahead {
+        steps.take(Step::Seccomp, 0, || sys::load_seccomp(&plan.filter));
+    }
     match steps.take(Step::Exec, 0, || exec_first(&candidates, &argv, &envp)) {}
 }
 
-fn receive(orders: BorrowedFd<'_>) -> Result<Orders, Errno> {
-    let mut buffer = vec![0u8; MESSAGE_MAX];
-    let (len, fds) = wire::receive(orders, &mut buffer)?;
+/// Copies these to the lowest numbers and closes whatever is up high: the rules were opened after the warden's descriptors
+/// were closed and are low already.
+fn lower(fds: [BorrowedFd<'_>; 2]) -> Result<[OwnedFd; 2], Errno> {
+    let low = |fd| rustix::io::fcntl_dupfd_cloexec(fd, 3).map_err(|errno| Errno::from_raw(errno.raw_os_error()));
+    let [orders, status] = fds.map(low);
+    let lowered = [orders?, status?];
+    let keep: [RawFd; FIRST_LIFTED as usize] = std::array::from_fn(|fd| fd as RawFd);
+    sys::close_all_but(&keep)?;
+    Ok(lowered)
+}
+
+/// The warden's copy of this word is read only if it has mounts to attach.
+fn tell_waiting(orders: BorrowedFd<'_>) -> Result<(), Errno> {
+    match send(orders.as_raw_fd(), &[WAITING], MsgFlags::MSG_NOSIGNAL) {
+        Ok(_) | Err(Errno::EPIPE) => Ok(()), // a warden that is gone is met at the next step
+        Err(errno) => Err(errno),
+    }
+}
+
+fn receive(orders: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<Orders, Errno> {
+    let (len, fds) = wire::receive(orders, buffer)?;
     let Ok(Request::Run(run)) = Request::decode(&buffer[..len]) else { return Err(Errno::EPROTO) };
-    if fds.len() != run.fds() + targets(&run.workspace).len() {
+    if fds.len() != run.fds() {
         return Err(Errno::EBADMSG);
     }
     Ok(Orders { run, fds })
-}
-
-/// The mount points of a workspace, in the order in which the warden sends the mounts.
-fn targets(workspace: &Workspace) -> &'static [&'static str] {
-    match workspace {
-        Workspace::ThrowAway { inputs: false } => &[],
-        Workspace::ThrowAway { inputs: true } => &[INPUTS],
-        Workspace::Project(_) => &[INPUTS, WORK, "/workspace/artifacts"],
-    }
 }
 
 /// Puts the three descriptors at 0, 1 and 2; everything else goes with execve (we still need the status socket and the rules).

@@ -12,6 +12,7 @@
 //!
 //! In the first filter a conditional call ends in a marker action, which linking replaces by a jump to the start of
 //! the filter that decides. Every part begins by loading architecture and number itself, so it can be entered cold.
+//! What comes out is then made shorter without a change of meaning ([`shorten`](super::shorten)).
 //! A marker that were left over would be SECCOMP_RET_TRACE without a tracer, which the kernel answers with ENOSYS.
 
 #![forbid(unsafe_code)]
@@ -24,6 +25,7 @@ use libseccomp::{ScmpAction, ScmpArch, ScmpArgCompare, ScmpCompareOp, ScmpFilter
 use rustix::fs::MemfdFlags;
 use sha2::{Digest, Sha256};
 
+use super::shorten::shorten;
 use super::spec::{Case, FilterSpec, Ruling, Verdict};
 use super::{Filter, Instruction, SeccompError};
 
@@ -39,6 +41,10 @@ const RET_TRACE: u32 = 0x7ff0_0000;
 /// `BPF_RET | BPF_K` and `BPF_JMP | BPF_JA` of `linux/bpf_common.h`.
 const RETURN: u16 = 0x06;
 const JUMP: u16 = 0x05;
+
+/// `AUDIT_ARCH_*` of linux/audit.h.
+const AUDIT_X86_64: u32 = 0xc000_003e;
+const AUDIT_AARCH64: u32 = 0xc000_00b7;
 
 /// libseccomp's optimisation level 2: a binary tree over the call numbers instead of a chain of comparisons.
 const BINARY_TREE: u32 = 2;
@@ -75,8 +81,14 @@ impl FilterSpec {
         }
 
         let mut program = self.export(&first)?;
+        let later = program.len();
         self.link(&mut program, ASK_ALLOW_IF, &allow_if)?;
         self.link(&mut program, ASK_REFUSE_IF, &refuse_if)?;
+        let program = match arch {
+            ScmpArch::X8664 => shorten(program, later, AUDIT_X86_64),
+            ScmpArch::Aarch64 => shorten(program, later, AUDIT_AARCH64),
+            _ => program,
+        };
         if program.len() > Filter::MAX_INSTRUCTIONS {
             return Err(SeccompError::TooLong { name: self.name.clone(), instructions: program.len() });
         }

@@ -14,10 +14,13 @@
 
 #![forbid(unsafe_code)]
 
+mod ahead;
 mod compile;
 mod init;
+mod shorten;
 mod spec;
 
+pub use ahead::can_be_loaded_ahead;
 pub use init::for_init;
 pub use spec::{FilterSpec, Place, parse};
 

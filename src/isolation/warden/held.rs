@@ -20,6 +20,8 @@ pub(super) struct Held {
     pub sandbox: Sandbox,
     pub group: Group,
     pub range: Range,
+    /// Its network namespace, if that is used again.
+    pub net: Option<OwnedFd>,
     /// The front's end of its status socket, until the front has it.
     pub status: Option<OwnedFd>,
     pub state: State,
@@ -86,7 +88,7 @@ impl Held {
         let used_us = self.group.cpu_us();
         let State::Running(run) = &mut self.state else { return };
         let now = Instant::now();
-        let wall_ms = wall_ms.min(run.most_ms.0) + INTERRUPT_GRACE_MS;
+        let wall_ms = wall_ms.min(run.most_ms.0 + INTERRUPT_GRACE_MS);
         let cpu_ms = cpu_ms.min(run.most_ms.1);
         let set = run.limits.set(Limit::CpuMs, cpu_ms);
         debug_assert!(set.is_ok(), "the record's reader has checked it");

@@ -9,6 +9,7 @@ use super::store;
 use super::sweep::Sweeper;
 use super::wire;
 use super::workspaces::Workspaces;
+use crate::isolation::attach::Attach;
 use crate::isolation::cgroup::Group;
 use crate::isolation::idmap::{Range, Ranges};
 use crate::isolation::plan::SandboxPlan;
@@ -20,8 +21,15 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Epoll tags: the front, else twice a sandbox's slot (its pidfd) or that plus one (its memory event).
+/// Epoll tags: the front, else `TAGS` times a sandbox's slot and what happened to it.
 const FRONT: u64 = u64::MAX;
+const TAGS: u64 = 4;
+/// Init is dead, and with it every process of the sandbox.
+const DEAD: u64 = 0;
+/// The group is out of memory.
+const MEMORY: u64 = 1;
+/// The program and all it started are gone; init leaves.
+const OVER: u64 = 2;
 /// Events taken per turn.
 const EVENTS: usize = 64;
 /// Runs at once, whatever the front asks for.
@@ -34,7 +42,7 @@ const QUIET: Duration = Duration::from_millis(2);
 const BUILD_GAP: Duration = Duration::from_millis(25);
 /// After this much silence no group waits to be used again: an idle daemon holds its waiting sandboxes and nothing else.
 const IDLE: Duration = Duration::from_millis(30);
-/// After this much the id maps of workspaces go as well. They take a fork each, and callers with a project come back.
+/// After this much the id maps of workspaces and the network namespaces that rest go as well: they take long to make.
 const MAPS_IDLE: Duration = Duration::from_secs(1);
 
 /// Why the loop ends.
@@ -146,8 +154,14 @@ impl Server {
         for event in &events[..count] {
             match event.data() {
                 FRONT => self.hear_front()?,
-                tag if tag & 1 == 0 => self.finish(Slot(tag / 2))?,
-                tag => self.out_of_memory(Slot(tag / 2)),
+                tag => {
+                    let slot = Slot(tag / TAGS);
+                    match tag % TAGS {
+                        DEAD => self.finish(slot)?,
+                        MEMORY => self.out_of_memory(slot),
+                        _ => self.over(slot)?,
+                    }
+                }
             }
         }
         let now = Instant::now();
@@ -177,7 +191,8 @@ impl Server {
         let retry = (!self.retired.is_empty()).then(|| now + RETRY);
         let pool = self.pool.due().map(|due| due.max(self.may_build()));
         let trim = (self.grounds.tree.spare() > 0).then_some(self.heard + IDLE);
-        let maps = self.ranges.keeps_maps().then_some(self.heard + MAPS_IDLE);
+        let keeps = self.ranges.keeps_maps() || self.grounds.nets.borrow().spare() > 0;
+        let maps = keeps.then_some(self.heard + MAPS_IDLE);
         match clock.into_iter().chain(retry).chain(pool).chain(trim).chain(maps).min() {
             Some(due) if due <= now => EpollTimeout::ZERO,
             // One millisecond more: a wait that ends just before the deadline would spin.
@@ -349,15 +364,21 @@ impl Server {
         let spawn_error = |errno: Errno| Refused::Spawn(errno as i32);
         let plan = self.plan(profile)?;
         let group = self.grounds.tree.group(slot.0, &plan.limits).map_err(|errno| Refused::Cgroup(errno as i32))?;
+        let Grounds { proof, null, nets, .. } = &self.grounds;
+        let net = self.grounds.net(plan).map_err(spawn_error)?;
+        let nets = nets.borrow();
+        let net_in = net.as_ref().map(|net| (&*nets, net.as_fd()));
         let (sandbox, status) =
-            spawn(&self.grounds.proof, plan, &group, &self.ranges, range, self.grounds.null.as_fd())
-                .map_err(spawn_error)?;
-        let tag = slot.0 * 2;
-        self.epoll.add(sandbox.pidfd(), EpollEvent::new(EpollFlags::EPOLLIN, tag)).map_err(spawn_error)?;
-        if let Some(event) = group.oom() {
-            self.epoll.add(event, EpollEvent::new(EpollFlags::EPOLLIN, tag + 1)).map_err(spawn_error)?;
+            spawn(proof, plan, &group, &self.ranges, range, null.as_fd(), net_in).map_err(spawn_error)?;
+        let event = |what| EpollEvent::new(EpollFlags::EPOLLIN, slot.0 * TAGS + what);
+        self.epoll.add(sandbox.pidfd(), event(DEAD)).map_err(spawn_error)?;
+        // Once: it stays readable, and there is one end.
+        let once = EpollFlags::EPOLLIN | EpollFlags::EPOLLONESHOT;
+        self.epoll.add(sandbox.over(), EpollEvent::new(once, slot.0 * TAGS + OVER)).map_err(spawn_error)?;
+        if let Some(memory) = group.oom() {
+            self.epoll.add(memory, event(MEMORY)).map_err(spawn_error)?;
         }
-        Ok(Held { sandbox, group, range, status: Some(status), state: State::Waiting(profile) })
+        Ok(Held { sandbox, group, range, net, status: Some(status), state: State::Waiting(profile) })
     }
 
     /// Makes a waiting sandbox this run's. Its status socket. On an error it is good for nothing any more.
@@ -377,10 +398,14 @@ impl Server {
         for fd in stdio {
             give_pipe_to(range, fd).map_err(spawn_error)?;
         }
+        match Attach::of(run, &most, &mounts.trees).and_then(|attach| held.sandbox.attach(&attach)) {
+            Err(Errno::ESRCH) => return Err(spawn_error(Errno::ESRCH)),
+            attached => attached.map_err(|errno| Refused::Workspace(errno as i32))?,
+        }
         let cgroup_error = |errno: Errno| Refused::Cgroup(errno as i32);
         held.group.limit(&run.limits, self.grounds.tree.layers()).map_err(cgroup_error)?;
         held.group.begin_run();
-        let fds: Vec<BorrowedFd<'_>> = stdio.iter().chain(&mounts.trees).map(AsFd::as_fd).collect();
+        let fds: Vec<BorrowedFd<'_>> = stdio.iter().map(AsFd::as_fd).collect();
         held.sandbox.order_if_alive(&self.buffer[..len], &fds).map_err(spawn_error)?;
         held.state = State::Running(Running::new(run.number, profile, run.limits, &most));
         self.runs.insert(run.number, slot);
@@ -396,21 +421,36 @@ impl Server {
         }
     }
 
-    /// Every process of this sandbox is gone: count, tell, give back.
+    /// Every process of a caller in this sandbox is gone: count and tell. Init goes meanwhile, and `finish` gives back.
+    fn over(&mut self, slot: Slot) -> Result<(), End> {
+        let Some(held) = self.held.get_mut(&slot) else { return Ok(()) };
+        match std::mem::replace(&mut held.state, State::Dying) {
+            State::Running(run) => {
+                let ended = ended(&run, &held.group);
+                self.end_run(run.number, &ended)
+            }
+            // A waiting one whose program's process died: its init goes too, and `finish` replaces it.
+            other => {
+                held.state = other;
+                Ok(())
+            }
+        }
+    }
+
+    /// Tells how a run ended; from then on the front does with what it left as it likes.
+    fn end_run(&mut self, number: RunNumber, ended: &Reply) -> Result<(), End> {
+        self.runs.remove(&number);
+        if let Some(Err(errno)) = self.limited.remove(&number).map(|top| self.workspaces.limit(&top, None)) {
+            tracing::warn!(%errno, "the limit on what a run left can't be taken away; it may not be recorded");
+        }
+        self.tell(ended)
+    }
+
+    /// Every process of this sandbox is gone: count and tell if that is not done, give back.
     fn finish(&mut self, slot: Slot) -> Result<(), End> {
         let Some(mut held) = self.held.remove(&slot) else { return Ok(()) };
-        let ended = match &mut held.state {
-            State::Running(run) => {
-                self.runs.remove(&run.number);
-                if let Some(Err(errno)) = self.limited.remove(&run.number).map(|top| self.workspaces.limit(&top, None))
-                {
-                    tracing::warn!(%errno, "the limit on what a run left can't be taken away; it may not be recorded");
-                }
-                if run.cause == Cause::Itself && held.group.was_out_of_memory() {
-                    run.cause = Cause::Oom;
-                }
-                self.tell(&Reply::Ended(run.number, run.cause, held.group.counted()))
-            }
+        let ended = match &held.state {
+            State::Running(run) => self.end_run(run.number, &ended(run, &held.group)),
             State::Waiting(profile) => {
                 tracing::warn!(profile, "a waiting sandbox died; another one takes its place");
                 self.pool.lost(*profile, slot, Instant::now());
@@ -421,12 +461,16 @@ impl Server {
         // From here on nobody waits for us. The descriptors may be open in a child that was forked meanwhile, so closing
         // does not take them out.
         let _ = self.epoll.delete(held.sandbox.pidfd());
+        let _ = self.epoll.delete(held.sandbox.over());
         if let Some(event) = held.group.oom() {
             let _ = self.epoll.delete(event);
         }
         held.sandbox.reap();
         if let Some(mounts) = held.sandbox.take_mounts() {
             self.sweeper.take(mounts);
+        }
+        if let Some(net) = held.net.take() {
+            self.grounds.nets.borrow_mut().give_back(net);
         }
         self.ranges.give_back(held.range);
         self.retire(held.group);
@@ -454,6 +498,7 @@ impl Server {
             self.grounds.tree.trim();
         }
         if now >= self.heard + MAPS_IDLE {
+            self.grounds.nets.borrow_mut().trim();
             self.ranges.drop_maps();
         }
         if now < self.may_build() {
@@ -488,6 +533,13 @@ impl Server {
         }
         self.grounds.tree.remove();
     }
+}
+
+/// How a run ended, by what the warden did to it and what its group counted.
+fn ended(run: &Running, group: &Group) -> Reply {
+    let killed_for_memory = run.cause == Cause::Itself && group.was_out_of_memory();
+    let cause = if killed_for_memory { Cause::Oom } else { run.cause };
+    Reply::Ended(run.number, cause, group.counted())
 }
 
 fn layer_index(layer: Layer) -> u8 {

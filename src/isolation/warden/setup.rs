@@ -9,19 +9,22 @@ use super::wire;
 use super::workspaces::Workspaces;
 use crate::isolation::cgroup::Tree;
 use crate::isolation::idmap::Ranges;
+use crate::isolation::netns::Nets;
 use crate::isolation::plan::SandboxPlan;
 use crate::isolation::probe::Kernel;
 use crate::isolation::rootfs::{self, RootfsError, WORKSPACES};
 use crate::isolation::seccomp::Filter;
 use crate::isolation::sys::SingleThreaded;
-use crate::model::{Lacking, Layer, Limits, Rootfs, Tcp};
+use crate::model::{Lacking, Layer, Limits, NetNamespace, Rootfs, Tcp};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
 use nix::sched::{CloneFlags, setns};
 use nix::sys::stat::{Mode, fstat};
+use std::cell::RefCell;
 use std::error::Error;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 /// Where a root's programs are looked for.
@@ -38,6 +41,8 @@ pub struct ProfileSheet {
     pub limits: Limits,
     /// TCP inside.
     pub tcp: Tcp,
+    /// Whose network namespace its sandboxes have.
+    pub net: NetNamespace,
     /// Its compiled filter.
     pub filter: Filter,
     /// Layers without which it runs nothing.
@@ -165,6 +170,7 @@ pub(super) struct Grounds {
     scratch: PathBuf,
     pub(super) null: OwnedFd,
     pub(super) proof: SingleThreaded,
+    pub(super) nets: RefCell<Nets>,
     /// The namespace in which the host's files have their names.
     host: OwnedFd,
 }
@@ -198,6 +204,14 @@ fn own_namespace() -> Result<OwnedFd, FootingError> {
 }
 
 impl Grounds {
+    /// A network namespace for a sandbox of this plan, if it does not make its own.
+    pub(super) fn net(&self, plan: &SandboxPlan) -> Result<Option<OwnedFd>, Errno> {
+        match plan.net {
+            NetNamespace::Fresh => Ok(None),
+            NetNamespace::Recycled => self.nets.borrow_mut().take().map(Some),
+        }
+    }
+
     /// Reads the profiles and builds a new root for the warden. On an error it is where it was.
     pub(super) fn footing(&self, ranges: &mut Ranges) -> Result<Footing, FootingError> {
         let here = own_namespace()?;
@@ -248,10 +262,10 @@ impl Grounds {
         if let Some(layer) = profile.require.iter().copied().find(|layer| !layers.contains(layer)) {
             return (ProfileState::Missing(layer), Prepared::Missing(layer));
         }
-        let has_proc = |name: &str| std::path::Path::new("/proc").join(name).exists();
         let (abi, filter) = (self.kernel.landlock_abi, profile.filter.program);
-        let plan = SandboxPlan::new(&tree, profile.limits, abi, profile.tcp, filter, has_proc);
-        match trial(&plan, &self.tree, ranges, self.null.as_fd(), &self.proof) {
+        let mut plan = SandboxPlan::new(&tree, profile.limits, abi, profile.tcp, filter, needs_mask);
+        plan.net = profile.net;
+        match trial(&plan, self, ranges) {
             Ok(()) => (ProfileState::Usable, Prepared::Usable(Box::new(plan))),
             Err(error) => {
                 let layer = error.layer();
@@ -260,6 +274,13 @@ impl Grounds {
             }
         }
     }
+}
+
+/// Whether a path of /proc is there and could be opened inside. A file that only its owner may open, the host's root, is
+/// shut already: nobody in a sandbox is that root or has a right over its files, so a mask would cost a mount for nothing.
+fn needs_mask(name: &str) -> bool {
+    let known = std::fs::metadata(std::path::Path::new("/proc").join(name));
+    known.is_ok_and(|known| known.is_dir() || known.mode() & 0o077 != 0 || known.uid() != 0)
 }
 
 /// The capabilities whose programs are not in a root tree. Links are followed within the tree, as a program would.
@@ -309,6 +330,7 @@ fn start(setup: Setup, proof: SingleThreaded) -> Result<Server, FootingError> {
         scratch: setup.scratch,
         null: open_path("/dev/null", OFlag::O_RDWR)?,
         proof,
+        nets: RefCell::new(Nets::new().map_err(|errno| FootingError::Host("open our network namespace", errno))?),
         host: own_namespace()?,
     };
     let proc_dir = open_path("/proc", OFlag::O_PATH | OFlag::O_DIRECTORY)?;

@@ -5,12 +5,13 @@
 #![forbid(unsafe_code)]
 
 use super::protocol::{GO, Request, Run, RunNumber, STATUS_LEN, Status, Workspace};
+use super::setup::Grounds;
 use super::words::Words;
-use crate::isolation::cgroup::{Group, Tree};
+use crate::isolation::cgroup::Group;
 use crate::isolation::fault::{Fault, Step};
 use crate::isolation::idmap::{Range, Ranges};
 use crate::isolation::plan::SandboxPlan;
-use crate::isolation::spawn::spawn;
+use crate::isolation::spawn::{Net, spawn};
 use crate::isolation::sys::SingleThreaded;
 use crate::model::{ExecId, Layer};
 use nix::errno::Errno;
@@ -49,17 +50,17 @@ impl TrialError {
 }
 
 /// Puts up a sandbox of this plan and takes it down again.
-pub(super) fn trial(
-    plan: &SandboxPlan,
-    tree: &Tree,
-    ranges: &mut Ranges,
-    null: BorrowedFd<'_>,
-    proof: &SingleThreaded,
-) -> Result<(), TrialError> {
+pub(super) fn trial(plan: &SandboxPlan, grounds: &Grounds, ranges: &mut Ranges) -> Result<(), TrialError> {
+    let Grounds { tree, null, proof, .. } = grounds;
+    let net = grounds.net(plan).map_err(TrialError::Spawn)?;
     let range = ranges.take().ok_or(TrialError::Spawn(Errno::EAGAIN))?;
     let mut group = tree.group(NUMBER.0, &plan.limits).map_err(TrialError::Cgroup)?;
-    let tried = try_in(plan, &group, ranges, range, null, proof);
+    let nets = grounds.nets.borrow();
+    let net_in = net.as_ref().map(|net| (&*nets, net.as_fd()));
+    let tried = try_in(plan, &group, ranges, range, null.as_fd(), proof, net_in);
+    drop(nets);
     ranges.give_back(range);
+    net.into_iter().for_each(|net| grounds.nets.borrow_mut().give_back(net));
     let deadline = Instant::now() + Duration::from_secs(1);
     while group.remove() == Err(Errno::EBUSY) && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(1));
@@ -79,6 +80,7 @@ fn try_in(
     range: Range,
     null: BorrowedFd<'_>,
     proof: &SingleThreaded,
+    net: Option<Net<'_>>,
 ) -> Result<Option<Status>, TrialError> {
     let no_env: [&str; 0] = [];
     let run = Run {
@@ -93,7 +95,7 @@ fn try_in(
         life: super::protocol::Life::Once,
         words: Words::new("/nonexistent/trial", "", ["trial"], no_env).expect("two short words"),
     };
-    let (sandbox, status) = spawn(proof, plan, group, ranges, range, null).map_err(TrialError::Spawn)?;
+    let (sandbox, status) = spawn(proof, plan, group, ranges, range, null, net).map_err(TrialError::Spawn)?;
     let order = Request::Run(Box::new(run)).encode();
     // A sandbox that has died already says why on its status socket, so a failed send is no answer yet.
     let _ = sandbox.order(&order, &[null, null, null]);

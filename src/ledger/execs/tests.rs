@@ -176,12 +176,17 @@ async fn old_execs_and_those_beyond_the_count_are_forgotten_but_never_open_ones(
         let page = ledger.list_execs(&me, ExecFilter::default(), None, 100).await.expect("a page");
         page.items.into_iter().rev().map(|row| row.started.exec_id).collect()
     };
-    assert_eq!(ledger.forget_execs(40, u64::MAX).await.expect("a count"), 3, "10, 20 and 30");
+    let forget = async |before: u64, most: u64| {
+        let old = ledger.old_execs(before, most).await.expect("a list");
+        ledger.forget_execs(old.into_iter().map(|old| old.exec_id).collect()).await.expect("a count")
+    };
+    assert_eq!(forget(40, u64::MAX).await, 3, "10, 20 and 30");
     assert_eq!(left().await, [&mine[..1], &mine[4..]].concat());
-    assert_eq!(ledger.forget_execs(0, 2).await.expect("a count"), 4);
+    assert_eq!(forget(0, 2).await, 4);
     assert_eq!(left().await, [&mine[..1], &mine[8..]].concat());
-    assert_eq!(ledger.forget_execs(0, 2).await.expect("a count"), 0);
+    assert_eq!(forget(0, 2).await, 0);
     assert!(ledger.get_exec(&other, &theirs.exec_id).await.is_ok(), "another owner's count is another");
+    assert_eq!(ledger.forget_execs(mine[..1].to_vec()).await.expect("a count"), 0, "the open one stays");
 }
 
 #[tokio::test]
