@@ -46,7 +46,7 @@ fn every_row_of_the_path_tables_where_programs_and_areas_take_paths() {
             files.at("upload"),
             form.len()
         );
-        let sent = String::from_utf8(raw(&daemon, &head, std::iter::once(form.into_bytes()))).unwrap();
+        let sent = String::from_utf8(raw(&daemon, &head, std::iter::once(form.as_bytes().to_vec()))).unwrap();
         let expected = format!("\"reason\":\"{reason}\"");
         assert!(sent.starts_with("HTTP/1.1 400") && sent.contains(&expected), "form {given:?}: {sent}");
         let mut asked = vec![
