@@ -114,6 +114,17 @@ pub(super) fn id_pattern(name: &str) -> Value {
     json!({"type": "string", "pattern": pattern})
 }
 
+/// What is sent as it is: text, one event of a stream of them, or bytes.
+fn raw(kind: &str) -> Value {
+    let text = json!({"type": "string"});
+    match kind {
+        "text/event-stream" => json!({"type": "object", "required": ["event", "data"],
+            "properties": {"id": text, "event": text, "data": text}}),
+        _ if kind.starts_with("text/") => text,
+        _ => json!({}),
+    }
+}
+
 fn reference(name: &str) -> Value {
     json!({"$ref": format!("#/components/schemas/{name}")})
 }
@@ -187,15 +198,8 @@ impl Op {
     /// An answer of another kind.
     pub(super) fn sends(mut self, status: u16, about: &str, kinds: &[&str]) -> Self {
         let mut answer = json!({"description": about});
-        let content: Map<String, Value> = kinds
-            .iter()
-            .map(|kind| {
-                (
-                    (*kind).to_owned(),
-                    json!({"schema": if kind.starts_with("text/") { json!({"type": "string"}) } else { json!({}) }}),
-                )
-            })
-            .collect();
+        let content: Map<String, Value> =
+            kinds.iter().map(|kind| ((*kind).to_owned(), json!({"schema": raw(kind)}))).collect();
         if !content.is_empty() {
             answer["content"] = content.into();
         }
@@ -207,7 +211,7 @@ impl Op {
     pub(super) fn or_as(mut self, kinds: &[&str]) -> Self {
         if let Some((_, answer)) = self.answers.last_mut() {
             for kind in kinds {
-                answer["content"][kind] = json!({"schema": {"type": "string"}});
+                answer["content"][kind] = json!({"schema": raw(kind)});
             }
         }
         self

@@ -76,7 +76,7 @@ pub(super) fn exit_of(done: &Result<Finished, Failure>) -> Exit {
         }
         Err(failure) => {
             let ending = match failure {
-                Failure::Refused(Refusal::NoSuchExec) => Ending::Cancelled, // while it waited for a place
+                Failure::Refused(Refusal::CancelledInQueue) => Ending::Cancelled,
                 Failure::Run(crate::executor::RunError::Gone(_)) => Ending::Lost,
                 _ => Ending::FailedToStart,
             };

@@ -133,7 +133,7 @@ impl Pipeline {
         };
         let inside = tokio::select! {
             inside = session.inside.clone().lock_owned() => inside,
-            () = listed.live.stop.stopped() => return Err(Refusal::NoSuchExec.into()),
+            () = listed.live.stop.stopped() => return Err(Refusal::CancelledInQueue.into()),
         };
         let control = {
             let mut standing = session.standing();
