@@ -222,6 +222,12 @@ impl From<WorkspaceError> for ApiError {
                     .details(json!({"what": what, "limit": limit}))
             }
             WorkspaceError::NoSnapshots => Refusal::SnapshotsUnsupported.into(),
+            WorkspaceError::OverLimit { bytes, files, most_bytes, most_files } => {
+                let message = format!("{error}; remove files and try again");
+                Self::new(StatusCode::INSUFFICIENT_STORAGE, "no_space", Class::BudgetExceeded, message).details(
+                    json!({"bytes": bytes, "files": files, "most_bytes": most_bytes, "most_files": most_files}),
+                )
+            }
             WorkspaceError::NoSpace => {
                 let message = "the disk or the quota of the workspace is full; remove files and try again";
                 Self::new(StatusCode::INSUFFICIENT_STORAGE, "no_space", Class::BudgetExceeded, message)
@@ -416,6 +422,12 @@ mod tests {
             (WorkspaceError::Denied { path: path() }, 403, "locked", Class::CapabilityBlocked),
             (WorkspaceError::TooLarge { what: "bytes", limit: 7 }, 403, "too_large", Class::CapabilityBlocked),
             (WorkspaceError::NoSpace, 507, "no_space", Class::BudgetExceeded),
+            (
+                WorkspaceError::OverLimit { bytes: 2, files: 1, most_bytes: 1, most_files: 1 },
+                507,
+                "no_space",
+                Class::BudgetExceeded,
+            ),
             (WorkspaceError::BadCursor, 422, "invalid_field", Class::Schema),
         ] {
             let words = error.to_string();

@@ -64,7 +64,7 @@ pub struct Facts {
     pub root: bool,
     /// The effective set.
     pub capabilities: u64,
-    /// Of [`NAMESPACES`].
+    /// Of `NAMESPACES`.
     pub missing_namespaces: Vec<String>,
     /// `user.max_user_namespaces`
     pub max_user_namespaces: Option<u64>,

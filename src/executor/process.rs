@@ -15,12 +15,12 @@ use crate::isolation::warden::store::Part;
 use crate::isolation::warden::wire;
 use crate::isolation::warden::words::{Words, WordsError};
 use crate::model::{
-    CgroupMode, CgroupReport, Channel, Enforcement, ExecId, Hold, Layer, Limit, Mode, NetNamespace, Outcome, ProjectId,
-    SeccompReport, StoreReport, Usage,
+    CgroupMode, CgroupReport, Channel, Enforcement, ExecId, Hold, Layer, Limit, Limits, Mode, NetNamespace, Outcome,
+    ProjectId, SeccompReport, StoreReport, Usage,
 };
 use crate::observe;
 use crate::policy::Permit;
-use crate::workspace::{Laid, Store, WorkspaceError};
+use crate::workspace::{AreaKind, DiskUsage, Laid, Store, WorkspaceError};
 use nix::errno::Errno;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -339,7 +339,12 @@ impl Executor {
         let (store, exec, permit) = (self.store.clone(), exec.clone(), permit.clone());
         let work = move || {
             let inputs = permit.inputs().iter().map(|file| (file.path.as_str(), file.content.as_slice()));
-            store.lay(&exec, permit.owner(), permit.project(), permit.cwd(), inputs)
+            let laid = store.lay(&exec, permit.owner(), permit.project(), permit.cwd(), inputs)?;
+            if let (Laid::Project { bounded: false }, Some(project)) = (&laid, permit.project()) {
+                let area = store.area(permit.owner(), project, &AreaKind::Work)?;
+                within(&area.disk_usage()?, permit.limits())?;
+            }
+            Ok(laid)
         };
         tokio::task::spawn_blocking(work).await.expect("laying files down does not panic")
     }
@@ -356,7 +361,7 @@ impl Executor {
         let store = store_report(permit, bounded);
         match store.driver.as_str() {
             "directory" => {
-                degraded.push("workspace: a plain directory has no limit in bytes and inodes".to_owned());
+                degraded.push("workspace: the kernel does not limit a plain directory in bytes and inodes; it is measured before each exec".to_owned());
             }
             "btrfs" => degraded.push("workspace: btrfs limits the bytes that files take, not their number".to_owned()),
             _ => {}
@@ -380,6 +385,16 @@ impl Executor {
             degraded,
         }
     }
+}
+
+/// Refuses a plain directory that is over its limits: no kernel stops a program there, so at least no further one starts.
+fn within(usage: &DiskUsage, limits: &Limits) -> Result<(), WorkspaceError> {
+    let (most_bytes, most_files) = (limits.get(Limit::WorkBytes), limits.get(Limit::WorkInodes));
+    let (bytes, files) = (usage.bytes, usage.files.saturating_add(usage.directories));
+    if bytes > most_bytes || files > most_files {
+        return Err(WorkspaceError::OverLimit { bytes, files, most_bytes, most_files });
+    }
+    Ok(())
 }
 
 /// What the work area of a permit lies on.

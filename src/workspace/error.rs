@@ -95,6 +95,20 @@ pub enum WorkspaceError {
     /// The store has none.
     #[error("this workspace lies in a plain directory, which has no snapshots")]
     NoSnapshots,
+    /// A plain directory, which the kernel does not limit, holds more than its profile gives it.
+    #[error(
+        "the work area holds {bytes} bytes in {files} files and directories, and may hold {most_bytes} in {most_files}"
+    )]
+    OverLimit {
+        /// Bytes on disk.
+        bytes: u64,
+        /// Everything in it.
+        files: u64,
+        /// What it may hold.
+        most_bytes: u64,
+        /// How much of it.
+        most_files: u64,
+    },
     /// The disk or a quota is full.
     #[error("there is no space left for it")]
     NoSpace,

@@ -1,7 +1,7 @@
 //! The drivers of a store, and what a project looks like under each.
 //!
 //! ```text
-//! directory   <project>/{inputs, work, .new, artifacts/<exec>}                plain directories, no limit
+//! directory   <project>/{inputs, work, .new, artifacts/<exec>}                plain directories, only measured
 //! btrfs       <project>/live/{inputs, work, .new}                             one subvolume, one limit
 //!             <project>/artifacts/<exec>                                      one subvolume each, limited while it runs
 //!             <project>/snapshots/<id>                                        read-only copies of live

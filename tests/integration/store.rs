@@ -257,6 +257,28 @@ fn a_plain_directory_says_what_it_is_and_how_to_get_more() {
     assert!(check["cure"].as_str().unwrap().contains("sandboxctl store init"), "{check}");
 }
 
+/// No kernel stops a program there; what it took is seen before the next one starts.
+#[test]
+fn a_plain_directory_over_its_limit_starts_no_further_exec() {
+    let daemon = Daemon::start_with("[store]\ndriver = \"directory\"\n", &[]);
+    let id = sandbox(&daemon, json!({"profile": "shell"}));
+    let path = format!("/v1/sandboxes/{id}/shell/exec");
+    let narrow = |command: &str, limits: Value| {
+        daemon.request("POST", &path, Some(&json!({"command": command, "policy_overrides": {"limits": limits}})))
+    };
+    let bytes = || json!({"work_bytes": 4 * MIB});
+    let filled = narrow("head -c 6M /dev/urandom > large; touch f{1..20}", bytes());
+    assert_eq!(filled.exec_status(), "ok", "{}", filled.text);
+    let over = narrow("true", bytes());
+    assert_eq!(super::refusal(&over), (507, "no_space"), "{}", over.text);
+    assert!(over.body["error"]["details"]["bytes"].as_u64().unwrap() >= 6 * MIB, "{}", over.text);
+    let many = narrow("true", json!({"work_inodes": 16}));
+    assert_eq!(super::refusal(&many), (507, "no_space"), "{}", many.text);
+    let file = format!("/v1/sandboxes/{id}/filesystem/files?path=large");
+    assert_eq!(daemon.request("DELETE", &file, None).status, 200);
+    assert_eq!(narrow("true", bytes()).exec_status(), "ok", "removing makes room");
+}
+
 #[test]
 fn a_plain_directory_has_no_snapshots_and_says_so() {
     let daemon = Daemon::start_with("[store]\ndriver = \"directory\"\n", &[]);

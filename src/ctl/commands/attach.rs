@@ -1,6 +1,6 @@
 //! Our terminal on a program, like ssh: raw mode, window size, Ctrl-C for the program, Ctrl-P Ctrl-Q to leave it running.
 //!
-//! The terminal is put back when [`Raw`] is dropped: at the end, on an error, on a signal that ends us, on a panic.
+//! The terminal is put back when `Raw` is dropped: at the end, on an error, on a signal that ends us, on a panic.
 //! Without a terminal of its own the program has our standard input and output as they are, byte for byte.
 #![forbid(unsafe_code)]
 
