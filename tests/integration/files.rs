@@ -70,12 +70,9 @@ impl<'a> Files<'a> {
     }
 }
 
-#[test]
-fn every_row_of_the_path_tables_at_every_endpoint() {
-    let daemon = Daemon::start();
-    let files = Files::new(&daemon, json!({"profile": "shell"}));
-    let (long_name, long_path) = ("n".repeat(256), "a/".repeat(2049));
-    for (given, reason) in [
+/// Rows of the path tables of the source documents that are refused, with the reason that the answer gives.
+pub fn refused_paths() -> Vec<(String, &'static str)> {
+    let rows = [
         ("../file.txt", "path_traversal"),
         ("a/../../b.txt", "path_traversal"),
         ("../../etc/passwd", "path_traversal"),
@@ -85,9 +82,17 @@ fn every_row_of_the_path_tables_at_every_endpoint() {
         ("/etc/passwd", "absolute_path"),
         ("", "empty_path"),
         ("file\0.txt", "null_byte"),
-        (&long_name, "too_long"),
-        (&long_path, "too_long"),
-    ] {
+    ];
+    let long = [("n".repeat(256), "too_long"), ("a/".repeat(2049), "too_long")];
+    rows.map(|(given, reason)| (given.to_owned(), reason)).into_iter().chain(long).collect()
+}
+
+#[test]
+fn every_row_of_the_path_tables_at_every_endpoint() {
+    let daemon = Daemon::start();
+    let files = Files::new(&daemon, json!({"profile": "shell"}));
+    for (given, reason) in refused_paths() {
+        let given = given.as_str();
         for (endpoint, field, answer) in files.everywhere(given) {
             assert_eq!(refusal(&answer), (400, "invalid_path"), "{endpoint} {given:?}");
             assert_eq!(
