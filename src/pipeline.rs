@@ -395,7 +395,7 @@ impl Pipeline {
                     noted.ended(&finished);
                     let (profile, ending) = (&finished.profile, finished.outcome.ending);
                     let request = &judged.call.request_id;
-                    tracing::info!(exec = %listed.exec, request, trace = judged.call.trace_id, profile, ?ending, "exec ended");
+                    tracing::debug!(exec = %listed.exec, request, trace = judged.call.trace_id, profile, ?ending, "exec ended");
                     observe::exec_ended(labels(&judged.permit), &finished.outcome, begun.elapsed());
                     return Ok(finished);
                 }

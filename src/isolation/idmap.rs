@@ -97,9 +97,9 @@ impl Ranges {
         Ok(())
     }
 
-    /// The mount namespace of a child that is alive.
-    pub fn mount_namespace(&self, child: Pid) -> Option<OwnedFd> {
-        let path = format!("{child}/ns/mnt");
+    /// The namespace of this kind (`mnt`, `net`, …) of a child that is alive.
+    pub fn namespace(&self, child: Pid, kind: &str) -> Option<OwnedFd> {
+        let path = format!("{child}/ns/{kind}");
         openat(&self.proc_dir, path.as_str(), OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()).ok()
     }
 

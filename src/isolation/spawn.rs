@@ -42,6 +42,8 @@ pub struct Sandbox {
     over: OwnedFd,
     /// Its mount namespace: while we hold it, init's death does not wait for everything to be unmounted.
     mounts: Option<OwnedFd>,
+    /// Other namespaces of its own whose end takes the kernel long; they end with the last reference, too.
+    slow: Vec<OwnedFd>,
     /// The program's own, once it was asked for.
     program: Option<OwnedFd>,
     reaped: bool,
@@ -99,8 +101,10 @@ pub fn spawn(
         Forked::Parent(child, pidfd) => (child, pidfd),
     };
     // None if it has died already; then there is nothing to hold.
-    let mounts = ranges.mount_namespace(child);
-    let sandbox = Sandbox { pidfd, orders, over, mounts, program: None, reaped: false };
+    let mounts = ranges.namespace(child, "mnt");
+    let own = if net.is_none() { &["net", "ipc"][..] } else { &["ipc"] };
+    let slow = own.iter().filter_map(|kind| ranges.namespace(child, kind)).collect();
+    let sandbox = Sandbox { pidfd, orders, over, mounts, slow, program: None, reaped: false };
     unless_dead(ranges.parent_write_id_maps(child, range))?;
     unless_dead(wire::send(sandbox.orders.as_fd(), MAPS_WRITTEN, &[]))?;
     Ok((sandbox, status))
@@ -184,6 +188,11 @@ impl Sandbox {
     /// Hands over its mount namespace. Whoever drops it last takes all of it down, and that takes a while.
     pub fn take_mounts(&mut self) -> Option<OwnedFd> {
         self.mounts.take()
+    }
+
+    /// Hands over the other namespaces that it holds.
+    pub fn take_slow(&mut self) -> Vec<OwnedFd> {
+        std::mem::take(&mut self.slow)
     }
 
     /// Kills init; the kernel kills the rest of its pid namespace before init is gone.

@@ -9,7 +9,8 @@
 //! never overspend together. A reservation counts as spent from the moment it is given: a killed daemon can lose
 //! what its callers did not use, never let them use it twice. Secrets of tokens are not in the file, only their SHA-256.
 //!
-//! **What lasts.** Everything answered survives `kill -9`. Power loss is another matter: the file runs with
+//! **What lasts.** Everything answered survives `kill -9`; of what is posted (rows of execs: what nobody waits for) the last
+//! 20 ms do not. Power loss is another matter: the file runs with
 //! `synchronous=NORMAL`, so the last moments of *budgets* (reserve, settle) may be forgotten then, which hands a
 //! grant back what was spent in them. Tokens, new grants and revocations are synced to the disk before they are answered.
 //!
@@ -230,7 +231,7 @@ impl Ledger {
         };
         let (call, _) = Call::new(move |connection: &Connection| work(connection).inspect_err(logged), |()| ());
         // A closed ledger keeps the reservation open; the next start counts it as used.
-        let _ = self.shared.writer.send((Lasting::Kill, call));
+        self.shared.writer.post((Lasting::Kill, call));
     }
 }
 

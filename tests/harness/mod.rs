@@ -209,6 +209,13 @@ impl Daemon {
     pub fn socket(&self) -> PathBuf {
         self.run_dir().join("sandboxd.sock")
     }
+    /// Panics if a program has run to its end in this daemon.
+    #[track_caller]
+    pub fn assert_nothing_ran(&self) {
+        let metrics = self.client().request("GET", "/metrics", None).expect("metrics").text;
+        let ran = metrics.lines().find(|line| line.starts_with("sandbox_exec_total"));
+        assert_eq!(ran, None, "something ran; the log:\n{}", self.log());
+    }
     /// What it said on stderr so far.
     pub fn log(&self) -> String {
         fs::read_to_string(self.base.path().join("daemon.log")).unwrap_or_default()

@@ -89,7 +89,7 @@ fn assert_refused(rows: Vec<Row>) {
         assert!(answer.body["exec_id"].is_null() && !answer.text.contains("ex_"), "{}", answer.text);
     }
     assert!(wrong.is_empty(), "{} refusals differ:\n  {}", wrong.len(), wrong.join("\n  "));
-    assert!(!daemon.log().contains("exec ended"), "something ran:\n{}", daemon.log());
+    daemon.assert_nothing_ran();
     assert_idle(&daemon);
     assert_eq!(output_of(&daemon, &program("echo", &["next"])), "next\n");
 }

@@ -62,7 +62,7 @@ fn a_capability_that_the_profile_lacks_is_400_and_starts_nothing() {
         assert_eq!(error["details"]["operation"], "exec");
         assert!(error["details"]["available"].is_array());
     }
-    assert!(!daemon.log().contains("exec ended"), "something ran: {}", daemon.log());
+    daemon.assert_nothing_ran();
 }
 
 #[test]

@@ -46,6 +46,7 @@ pub(super) struct Running {
     pub limits: Limits,
     /// The profile's time on the wall and of the processor: no call of a session has more.
     most_ms: (u64, u64),
+    pub begun: Instant,
     pub deadline: Instant,
     /// When the processor time could be used up at the earliest.
     pub next_cpu_look: Instant,
@@ -59,7 +60,7 @@ impl Running {
         let deadline = now + Duration::from_millis(limits.get(Limit::WallMs));
         let next_cpu_look = now + soonest(&limits, 0);
         let most_ms = (most.get(Limit::WallMs), most.get(Limit::CpuMs));
-        Self { number, profile, limits, most_ms, deadline, next_cpu_look, cause: Cause::Itself }
+        Self { number, profile, limits, most_ms, begun: now, deadline, next_cpu_look, cause: Cause::Itself }
     }
 }
 

@@ -134,6 +134,11 @@ impl Pool {
         lacking.max_by_key(|(_, shelf)| missing(shelf)).map(|(profile, _)| profile)
     }
 
+    /// Whether some profile has less than half of what it wants.
+    pub(super) fn is_low(&self) -> bool {
+        self.shelves.iter().any(|shelf| shelf.usable && 2 * shelf.waiting.len() < usize::from(shelf.target))
+    }
+
     /// When there is something to look at, if nothing else happens.
     pub(super) fn due(&self) -> Option<Instant> {
         let lacking = |shelf: &&Shelf| shelf.usable && shelf.waiting.len() < usize::from(shelf.target);
@@ -220,6 +225,17 @@ mod tests {
             gauges.iter().map(|gauges| (gauges.idle, gauges.target)).collect::<Vec<_>>(),
             [(1, 1), (1, 1), (0, 0)]
         );
+    }
+
+    #[test]
+    fn a_shelf_is_low_when_less_than_half_waits() {
+        let (mut pool, now) = pool(4, 8);
+        assert!(pool.is_low());
+        fill(&mut pool, now, &mut 0);
+        for low in [false, false, true] {
+            pool.take(0).expect("four wait");
+            assert_eq!(pool.is_low(), low);
+        }
     }
 
     #[test]

@@ -36,10 +36,14 @@ const EVENTS: usize = 64;
 const RUNS_MAX: usize = 1024;
 /// How long a group whose last task is still being unhooked is left alone before it is removed.
 const RETRY: Duration = Duration::from_millis(20);
-/// The pool is filled when the front has asked for nothing for this long: a fork holds the loop up for about a millisecond.
+/// The pool is filled when no run has begun or ended for this long: a fork holds the loop up for about a millisecond.
 const QUIET: Duration = Duration::from_millis(2);
-/// A front that always asks does not starve the pool: so long after something is missing it is built all the same.
+/// A run is likely to end within this time; if it does, what is built meanwhile would be in its way.
+const SHORT_RUN: Duration = Duration::from_millis(10);
+/// A front that always asks does not starve the pool: so long after something is missing it is built all the same,
 const BUILD_GAP: Duration = Duration::from_millis(25);
+/// and sooner if less than half of what is wanted waits.
+const LOW_BUILD_GAP: Duration = Duration::from_millis(5);
 /// After this much silence no group waits to be used again: an idle daemon holds its waiting sandboxes and nothing else.
 const IDLE: Duration = Duration::from_millis(30);
 /// After this much the id maps of workspaces and the network namespaces that rest go as well: they take long to make.
@@ -72,8 +76,10 @@ pub(super) struct Server {
     bounds: PoolBounds,
     pool: Pool,
     sweeper: Sweeper,
-    /// When the front last asked for a run, and since when the pool lacks something without a build.
+    /// When the front last asked for a run, when a run last began or ended, and since when the pool lacks something
+    /// without a build.
     heard: Instant,
+    stirred: Instant,
     lacking: Option<Instant>,
     /// Groups of ended runs that the kernel did not let go of at once.
     retired: Vec<Group>,
@@ -115,6 +121,7 @@ impl Server {
             prepared,
             sweeper,
             heard: now,
+            stirred: now,
             lacking: Some(now),
             retired: Vec::new(),
             buffer: vec![0; MESSAGE_MAX],
@@ -177,10 +184,12 @@ impl Server {
         Ok(())
     }
 
-    /// When the pool may be filled: the front is silent, or has not been for long.
+    /// When the pool may be filled: nothing stirs and no run is young, or too much is missing for too long.
     fn may_build(&self) -> Instant {
-        let silent = self.heard + QUIET;
-        self.lacking.map_or(silent, |since| silent.min(since + BUILD_GAP))
+        let youngest = self.held.values().filter_map(Held::running).map(|run| run.begun + SHORT_RUN).max();
+        let silent = youngest.into_iter().fold(self.stirred + QUIET, Instant::max);
+        let gap = if self.pool.is_low() { LOW_BUILD_GAP } else { BUILD_GAP };
+        self.lacking.map_or(silent, |since| silent.min(since + gap))
     }
 
     /// How long nothing can be due.
@@ -213,6 +222,7 @@ impl Server {
                 self.heard = Instant::now();
                 self.lacking.get_or_insert(self.heard);
                 let reply = self.start(&run, len, &fds);
+                self.stirred = Instant::now();
                 self.reply_to_run(run.number, reply)
             }
             Ok(Request::Kill(number)) if fds.is_empty() => {
@@ -440,6 +450,7 @@ impl Server {
     /// Tells how a run ended; from then on the front does with what it left as it likes.
     fn end_run(&mut self, number: RunNumber, ended: &Reply) -> Result<(), End> {
         self.runs.remove(&number);
+        self.stirred = Instant::now();
         if let Some(Err(errno)) = self.limited.remove(&number).map(|top| self.workspaces.limit(&top, None)) {
             tracing::warn!(%errno, "the limit on what a run left can't be taken away; it may not be recorded");
         }
@@ -467,8 +478,9 @@ impl Server {
         }
         held.sandbox.reap();
         if let Some(mounts) = held.sandbox.take_mounts() {
-            self.sweeper.take(mounts);
+            self.sweeper.take(&mounts);
         }
+        self.sweeper.take_later(&held.sandbox.take_slow());
         if let Some(net) = held.net.take() {
             self.grounds.nets.borrow_mut().give_back(net);
         }

@@ -306,6 +306,7 @@ pub fn warden_main(setup: Setup) -> i32 {
             return 1;
         }
     };
+    crate::isolation::sys::join_chunks_early();
     // A terminal's Ctrl-C and systemd's SIGTERM are for the front; we leave when it does.
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGPIPE] {
         crate::isolation::sys::ignore_signal(signal);
