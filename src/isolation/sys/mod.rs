@@ -17,7 +17,7 @@ pub use btrfs::{
 };
 pub use descriptor::copy_inherited;
 pub use fork::{Forked, SingleThreaded, execve, exit_now, fork_plain, fork_sandbox, parent_death_signal, signal_group};
-pub use heap::{join_chunks_early, trim_heap};
+pub use heap::{join_chunks_early, let_go_of_text, trim_heap};
 pub use loops::{bind_loop, free_loop, loop_file};
 pub use mount::{TreeAttributes, clone_tree, idmap_tree, set_tree_attributes};
 pub use privilege::{

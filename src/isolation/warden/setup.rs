@@ -237,6 +237,7 @@ impl Grounds {
             .unzip();
         // Reading files and compiling filters takes a megabyte that every fork from here on would copy.
         crate::isolation::sys::trim_heap();
+        crate::isolation::sys::let_go_of_text();
         Ok(Footing { workspaces, prepared, ready: Ready { digest, idmap_errno, profiles: states, lacking } })
     }
 
