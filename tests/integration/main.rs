@@ -9,6 +9,7 @@ mod harness;
 
 mod activation;
 mod api;
+mod bench;
 mod callers;
 mod classes;
 mod cli;
