@@ -37,6 +37,7 @@ mod sandboxes;
 mod services;
 mod sessions;
 mod snapshots;
+mod soak;
 mod store;
 mod supervise;
 mod tokens;
