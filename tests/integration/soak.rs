@@ -1,9 +1,9 @@
 //! Many execs and many sandboxes: nothing grows with the first, and the second are no strain.
 
-use super::{Daemon, program, sandbox};
+use super::{Daemon, program, run, wait_for};
 use crate::harness::processes;
 use serde_json::json;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A thousand to settle in (heaps, the journal's pages, the pool), then twice as many in which nothing may grow.
 const SETTLE: usize = 1_000;
@@ -45,25 +45,33 @@ fn two_thousand_sandboxes_live_at_once() {
     const COUNT: usize = 2_000;
     let config = format!("[sandboxes]\nmax_per_owner = {COUNT}\n[evidence]\ndurability = \"process\"\n");
     let daemon = Daemon::start_with(&config, &[]);
-    let before = daemon.snapshot_of_host();
-    let mut client = daemon.client();
-    let mut took = Vec::new();
-    for number in 1..COUNT {
-        let begun = Instant::now();
-        let answer = client.request("POST", "/v1/sandboxes", Some(&json!({}))).unwrap();
-        took.push(begun.elapsed());
-        assert_eq!(answer.status, 201, "number {number}: {}", answer.text);
-    }
-    let last = sandbox(&daemon, json!({}));
-    took.sort();
-    // The goal is a millisecond, of a release build on a quiet machine (`make bench`); this one may be neither.
-    assert!(took[COUNT / 2] < Duration::from_millis(30), "half of them took longer than {:?}", took[COUNT / 2]);
+    run(&daemon, &program("/usr/bin/true", &[]));
+    super::assert_idle(&daemon);
+    daemon.wait_for_pool();
+    let before = kernel(&daemon);
+    // How long one takes is `make bench`'s to say: it waits for the disk, which other tests use as well.
+    let client = || {
+        let mut client = daemon.client();
+        for _ in 0..COUNT / CLIENTS {
+            let answer = client.request("POST", "/v1/sandboxes", Some(&json!({}))).unwrap();
+            assert_eq!(answer.status, 201, "{}", answer.text);
+        }
+    };
+    std::thread::scope(|scope| (0..CLIENTS).for_each(|_| drop(scope.spawn(client))));
     let more = daemon.request("POST", "/v1/sandboxes", Some(&json!({})));
     assert_eq!((more.status, more.error_code()), (429, "too_many_sandboxes"), "all {COUNT} live");
-    let used = client.request("POST", &format!("/v1/sandboxes/{last}/process/exec"), Some(&json!({"argv": ["true"]})));
-    assert_eq!(used.unwrap().body["status"], "ok");
+    let listed = daemon.request("GET", "/v1/sandboxes?limit=1", None);
+    let last = listed.body["items"][0]["sandbox_id"].as_str().expect("an id").to_owned();
+    let used = daemon.request("POST", &format!("/v1/sandboxes/{last}/process/exec"), Some(&json!({"argv": ["true"]})));
+    assert_eq!(used.body["status"], "ok", "{}", used.text);
     // An idle sandbox is a record and a directory: no process, mount, cgroup or descriptor.
+    wait_for("nothing of the kernel's is kept for them", Duration::from_secs(15), || {
+        (kernel(&daemon) == before).then_some(())
+    });
+}
+
+/// Processes, mounts, cgroups and the warden's descriptors.
+fn kernel(daemon: &Daemon) -> [usize; 4] {
     let now = daemon.snapshot_of_host();
-    let kernel = |of: &crate::harness::Snapshot| (of.processes, of.mounts, of.cgroups, of.warden_fds);
-    assert_eq!(kernel(&now), kernel(&before));
+    [now.processes, now.mounts, now.cgroups, now.warden_fds]
 }
