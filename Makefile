@@ -10,7 +10,7 @@ RUNNER_VAR := CARGO_TARGET_$(shell uname -m | tr a-z- A-Z_)_UNKNOWN_LINUX_GNU_RU
 PREFIX ?= /usr/local
 DESTDIR ?=
 
-.PHONY: help run stop test test-package test-vm test-vm-short lint bench fuzz build install uninstall deb setup setup-test clean
+.PHONY: help run stop test test-package test-vm test-vm-short lint bench bench-docs soak fuzz build install uninstall deb setup setup-test setup-bench clean
 
 help:
 	@echo "make run    build, start the daemon if none runs, run a first program in a sandbox"
@@ -22,7 +22,10 @@ help:
 	@echo "make test-package  what make install and the package contain, and the unit's exposure"
 	@echo "make test-vm-short  of that the package alone: restarts, kills and a power cut under load (six minutes and the build)"
 	@echo "make lint   formatting, clippy and docs, warnings denied"
-	@echo "make bench  exec latency next to raw fork+exec and bubblewrap; cost of a decision and of evidence"
+	@echo "make bench  exec latency next to raw fork+exec and other sandboxes; cost of a decision and of evidence (six minutes;"
+	@echo "            ARGS=--quick for a try)"
+	@echo "make bench-docs  the same for exec alone, written into docs/performance.md and docs/bench.svg"
+	@echo "make soak   100,000 execs (COUNT=), and whether anything grows"
 	@echo "make fuzz   each fuzz target for SECONDS=30 (needs a nightly toolchain, or uses stable as one)"
 
 run:
@@ -64,8 +67,17 @@ lint: setup
 	$(CARGO) clippy --locked --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps
 
-bench: setup-test
-	$(if $(RUNNER),$(RUNNER_VAR)="$(RUNNER)") $(CARGO) bench --locked --bench exec --bench policy --bench evidence
+BENCH := $(if $(RUNNER),$(RUNNER_VAR)="$(RUNNER)") $(CARGO) bench --locked
+bench: setup-bench
+	$(BENCH) --bench exec -- $(ARGS)
+	$(BENCH) --bench policy --bench evidence
+
+bench-docs: setup-bench
+	$(BENCH) --bench exec -- --docs
+
+COUNT ?= 100000
+soak: setup-test
+	$(BENCH) --bench exec -- --soak $(COUNT)
 
 SECONDS ?= 30
 fuzz: setup
@@ -76,6 +88,9 @@ setup:
 
 setup-test:
 	@scripts/setup test
+
+setup-bench:
+	@scripts/setup bench
 
 clean:
 	$(CARGO) clean

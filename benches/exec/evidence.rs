@@ -1,15 +1,16 @@
 //! What the journal costs: how much of a warm exec's time is spent waiting for records, and what `fsync` leaves of the
 //! throughput that `process` has.
 
-use super::contender::{self, Daemons, Program};
+use super::contender::{FSYNC, WARM};
+use super::daemons::Served;
+use super::goals::{Goal, Unit};
 use super::harness::Daemon;
 use super::measure::Cell;
-use super::report;
-use serde_json::{Value, json};
-use std::time::{Duration, Instant};
+use super::program::{PROFILE, Program};
+use super::report::Summary;
+use sandboxd::ctl::figures;
+use std::time::Instant;
 
-/// Clients at once.
-const CLIENTS: usize = 16;
 /// The most that records may add to a warm exec's time, and the least of `process`'s throughput that `fsync` keeps.
 const SHARE_MOST: f64 = 0.10;
 const KEPT_LEAST: f64 = 0.75;
@@ -44,41 +45,29 @@ fn waited(daemon: &Daemon) -> (f64, f64) {
         ["begin", "end"].map(|at| buckets(&metrics, at))
     };
     let before = looked();
-    let (mut client, request) = (daemon.client(), contender::request(Program::True));
-    let mut took: Vec<f64> = (0..CALLS)
-        .map(|_| {
-            let begun = Instant::now();
-            let answer = client.request("POST", "/v1/execs", Some(&request)).expect("an answer");
-            assert_eq!(answer.status, 200, "{}", answer.text);
-            begun.elapsed().as_secs_f64() * 1000.0
-        })
-        .collect();
-    took.sort_by(f64::total_cmp);
+    let (mut client, request) = (daemon.client(), Program::True.request(PROFILE));
+    let took = figures::median((0..CALLS).map(|_| {
+        let begun = Instant::now();
+        let answer = client.request("POST", "/v1/execs", Some(&request)).expect("an answer");
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        begun.elapsed().as_secs_f64() * 1000.0
+    }));
     let waited = before.iter().zip(&looked()).map(|(before, after)| median(before, after)).sum();
-    (waited, took[CALLS / 2])
+    (waited, took)
 }
 
-/// Measures, prints and gives back what goes into the JSON.
-pub fn measure(daemons: &Daemons, per_cell: Duration) -> Value {
-    daemons.warm.wait_for_pool();
-    let (wait, took) = waited(&daemons.warm);
-    let mut contenders = contender::journals(daemons, CLIENTS);
-    let cell = Cell::interleaved(Program::True, 10, per_cell, &mut contenders);
-    print!("{}", report::table(&cell));
-    let per_second = |name: &str| report::per_second(&cell, name);
-    let kept = per_second("fsync") / per_second("process");
-    let share = wait / took;
-    let met = |good: bool| if good { "met" } else { "missed" };
-    println!("\nevidence");
-    println!(
-        "  a warm exec of one client waits at most {wait:.3} ms of its {took:.3} ms (p50 both) for records with durability = \"process\": {:.1} % ({}, goal {:.0} %)",
-        share * 100.0,
-        met(share <= SHARE_MOST),
-        SHARE_MOST * 100.0
-    );
-    println!(
-        "  fsync keeps {kept:.2} of process's throughput with {CLIENTS} clients ({}, goal {KEPT_LEAST})",
-        met(kept >= KEPT_LEAST)
-    );
-    json!({"wait_ms": wait, "exec_ms": took, "share": share, "fsync_throughput": kept})
+/// Measures the wait, and compares the throughputs of the cells.
+pub fn measure(warm: &Served, cells: &[Cell]) -> Vec<Goal> {
+    warm.fill(PROFILE);
+    let (wait, took) = waited(&warm.daemon);
+    let share = Goal::most("wait for records, of a warm exec's p50", SHARE_MOST, Unit::Times, wait / took);
+    let mut goals = vec![share.noted(format!("at most {wait:.3} of {took:.3} ms"))];
+    for cell in cells.iter().filter(|cell| cell.clients > 1) {
+        if let (Some(process), Some(fsync)) = (cell.of(WARM), cell.of(FSYNC)) {
+            let kept = Summary::of(fsync).per_second / Summary::of(process).per_second;
+            let name = format!("calls per second, {} clients, fsync to process", cell.clients);
+            goals.push(Goal::least(name, KEPT_LEAST, Unit::Times, kept));
+        }
+    }
+    goals
 }

@@ -1,17 +1,22 @@
-//! `make bench`: how long an exec takes, next to a bare fork+exec of the same program and to bubblewrap.
+//! `make bench`: how long an exec takes, next to a bare fork+exec of the same program and to other sandboxes.
 //!
 //! ```text
-//! round:  raw × batch ─▶ bwrap × batch ─▶ cold × batch ─▶ warm × batch      next round: the same, another one first
+//! round:  raw × batch ─▶ peers × batch ─▶ cold × batch ─▶ warm × batch …      next round: the same, another one first
 //! ```
 //!
 //! One interleaved run: whatever the machine does meanwhile hits all contenders alike, so the ratios hold on a noisy one
-//! where the milliseconds do not. The first round is thrown away. Every contender does the same work: start the program
-//! with three pipes, close its stdin, read stdout and stderr to their end, take the exit code. Nobody's answer goes
-//! unchecked. sandboxd is asked over a kept-alive connection, from the first byte written to the answer parsed: `cold`
-//! is a daemon without a pool, `warm` one with sandboxes that wait. The pool is full when a turn begins, and what a turn
-//! used of the processor is told when the pool is full again.
+//! where the milliseconds do not. What comes before the first round is thrown away. Every contender does the same work:
+//! start the program with three pipes, close its stdin, read stdout and stderr to their end, take the exit code. Nobody's
+//! answer goes unchecked. sandboxd is asked over a kept-alive connection, from the first byte written to the answer
+//! parsed. The pool is full when a turn begins, and what a turn used of the processor is told when it is full again.
 //!
-//! `cargo bench --bench exec` takes about two minutes; `-- --quick` a few, for a test that the bench still works.
+//! ```text
+//! cargo bench --bench exec                     all of it, about five minutes; JSON and SVG in target/bench
+//!                          -- --quick          a few calls of each: does the bench still work
+//!                          -- --markdown       the tables of docs/performance.md as well
+//!                          -- --docs           writes docs/bench.svg and the tables into docs/performance.md
+//!                          -- --soak [COUNT]   100,000 execs instead, and whether anything grows
+//! ```
 #![forbid(unsafe_code)]
 
 #[path = "../../tests/harness/mod.rs"]
@@ -19,32 +24,82 @@ mod harness;
 
 mod contender;
 mod cpu;
+mod daemons;
+mod document;
 mod evidence;
 mod goals;
+mod live;
 mod measure;
+mod memory;
+mod peers;
+mod plot;
+mod program;
 mod report;
+mod soak;
 
-use contender::{Bubblewrap, Daemons, Program};
+use contender::{COLD, FSYNC, RECYCLED, WARM, WARM_PYTHON};
+use cpu::Account;
+use daemons::Daemons;
+use goals::Goal;
 use measure::Cell;
+use peers::Peer;
+use program::Program;
+use serde_json::json;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// As many as there are clients at most: no call waits in the daemon's queue while the others have no queue at all.
-const MAX_CONCURRENT_EXECS: usize = 64;
 /// The paced mode's beat: long enough for caches and clocks to cool down, as between the calls of an agent.
 const PACE: Duration = Duration::from_millis(50);
+/// Execs of a soak that says no number.
+const SOAK: usize = 100_000;
 
 /// How much is measured.
 struct Effort {
-    /// For each program and number of clients.
-    per_cell: Duration,
+    /// For `true`, by each number of clients.
+    start: Duration,
+    /// For each other program.
+    program: Duration,
     /// Paced calls of each contender.
     paced_calls: usize,
+    /// Measurements of memory.
+    memory: usize,
+    /// Sandboxes that live.
+    live: usize,
 }
 
-const FULL: Effort = Effort { per_cell: Duration::from_secs(10), paced_calls: 100 };
-const QUICK: Effort = Effort { per_cell: Duration::from_millis(500), paced_calls: 5 };
+const FULL: Effort =
+    Effort { start: Duration::from_secs(25), program: Duration::from_secs(10), paced_calls: 60, memory: 3, live: 2000 };
+const QUICK: Effort = Effort { start: Duration::ZERO, program: Duration::ZERO, paced_calls: 3, memory: 1, live: 200 };
+
+/// Who is called: all peers, some of them, and ours.
+struct Match {
+    program: Program,
+    clients: usize,
+    paced: bool,
+    peers: &'static [&'static str],
+    ours: &'static [&'static str],
+}
+
+const ALL_PEERS: &[&str] = &["bwrap", "unshare", "minijail0", "nsjail", "firejail", "crun", "runc"];
+/// The others take so long that they say nothing new.
+const FAST_PEERS: &[&str] = &["bwrap", "unshare"];
+const STARTS: &[&str] = &[COLD, WARM, RECYCLED, FSYNC];
+const PYTHONS: &[&str] = &[COLD, WARM, WARM_PYTHON];
+
+/// The whole programme. Sixty-four interpreters at once on a small machine say more of the machine than of us.
+const MATCHES: [Match; 10] = [
+    Match { program: Program::True, clients: 1, paced: false, peers: ALL_PEERS, ours: STARTS },
+    Match { program: Program::True, clients: 8, paced: false, peers: ALL_PEERS, ours: STARTS },
+    Match { program: Program::True, clients: 64, paced: false, peers: FAST_PEERS, ours: STARTS },
+    Match { program: Program::True, clients: 1, paced: true, peers: ALL_PEERS, ours: STARTS },
+    Match { program: Program::Pass, clients: 1, paced: false, peers: ALL_PEERS, ours: PYTHONS },
+    Match { program: Program::Pass, clients: 8, paced: false, peers: FAST_PEERS, ours: PYTHONS },
+    Match { program: Program::Pass, clients: 1, paced: true, peers: FAST_PEERS, ours: PYTHONS },
+    Match { program: Program::Imports, clients: 1, paced: false, peers: FAST_PEERS, ours: PYTHONS },
+    Match { program: Program::Text64K, clients: 1, paced: false, peers: FAST_PEERS, ours: &[COLD, WARM] },
+    Match { program: Program::Text1M, clients: 1, paced: false, peers: FAST_PEERS, ours: &[COLD, WARM] },
+];
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -53,48 +108,79 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS; // a test runner asks: there are no tests in here
     }
     if !nix::unistd::geteuid().is_root() {
-        eprintln!("the bench starts a daemon of its own, which needs root; use sudo");
+        eprintln!("the bench starts daemons of its own, which need root; use sudo");
         return ExitCode::FAILURE;
+    }
+    if has("--soak") {
+        let count = words.iter().skip_while(|word| *word != "--soak").nth(1).and_then(|word| word.parse().ok());
+        soak::run(count.unwrap_or(SOAK));
+        return ExitCode::SUCCESS;
     }
     // cargo bench passes --bench; without it we are being tried out by `cargo test --benches`.
     let effort = if has("--quick") || !has("--bench") { QUICK } else { FULL };
-    run(&effort);
+    let result = run(&effort);
+    if has("--markdown") {
+        println!("\n{}", result.markdown);
+    }
+    if has("--docs") {
+        let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
+        document::replace(&docs.join("performance.md"), &result.markdown);
+        std::fs::write(docs.join("bench.svg"), result.svg).expect("docs can be written");
+        println!("\ndocs/performance.md and docs/bench.svg are of this run now");
+    }
     ExitCode::SUCCESS
 }
 
-fn run(effort: &Effort) {
-    let programs: Vec<Program> = Program::ALL.into_iter().filter(|program| program.is_installed()).collect();
-    let bubblewrap = Bubblewrap::find();
-    let mut daemons = Daemons::start(MAX_CONCURRENT_EXECS);
-    let head = report::Head::new(bubblewrap.as_ref(), MAX_CONCURRENT_EXECS);
+/// What goes into the documents.
+struct Written {
+    markdown: String,
+    svg: String,
+}
+
+fn run(effort: &Effort) -> Written {
+    let raw = Account::new(contender::RAW);
+    let peers = Peer::all();
+    let daemons = Daemons::start();
+    let head = report::Head::new(&peers, raw.exact());
     print!("{head}");
 
     let mut cells = Vec::new();
-    for &program in &programs {
-        // Sixty-four interpreters at once on a small machine say more of the machine than of us.
-        for clients in [1, 8, 64].into_iter().filter(|clients| *clients < 64 || program == Program::True) {
-            let batch = program.batch(clients);
-            let mut contenders = contender::all(&daemons, program, bubblewrap.as_ref(), clients);
-            cells.push(Cell::interleaved(program, batch, effort.per_cell, &mut contenders));
-            print!("{}", report::table(cells.last().expect("just pushed")));
-        }
-    }
-    for &program in &programs {
-        let mut contenders = contender::all(&daemons, program, bubblewrap.as_ref(), 1);
-        cells.push(Cell::paced(program, PACE, effort.paced_calls, &mut contenders));
+    for round in MATCHES.iter().filter(|round| round.program.is_installed()) {
+        let names: Vec<&str> = round.peers.iter().chain(round.ours).copied().collect();
+        let mut all = contender::line_up(&raw, &peers, &daemons, &names, round.program, round.clients);
+        let budget = if round.program == Program::True { effort.start } else { effort.program };
+        cells.push(match round.paced {
+            true => Cell::paced(round.program, PACE, effort.paced_calls, &mut all),
+            false => Cell::interleaved(round.program, budget, &mut all),
+        });
         print!("{}", report::table(cells.last().expect("just pushed")));
     }
-    let journal = evidence::measure(&daemons, effort.per_cell);
-    let goals = goals::of(&cells);
+    let mut goals = goals::of(&cells);
+    goals.extend(evidence::measure(&daemons.warm, &cells));
+    goals.extend(soak::resident(&daemons.warm));
+    // What follows looks at the memory of the whole machine.
+    daemons.stop();
+    goals.extend(memory::measure(effort.memory, Program::Pass.is_installed()));
+    goals.extend(live::measure(effort.live));
     print!("{}", goals::table(&goals));
-    for daemon in [&mut daemons.cold, &mut daemons.warm, &mut daemons.fsync] {
-        let ended = daemon.stop();
-        assert!(ended.success(), "the daemon did not stop well: {ended}; its log:\n{}", daemon.log());
-    }
+    write(&head, &cells, &goals)
+}
 
+/// JSON and SVG, in the target directory.
+fn write(head: &report::Head, cells: &[Cell], goals: &[Goal]) -> Written {
+    let mut document = head.json();
+    document["goals"] = json!(goals::json(goals));
+    document["cells"] = cells.iter().map(report::json).collect();
+    let written =
+        Written { markdown: document::markdown(cells, goals, &head.machine()), svg: plot::svg(cells, &head.machine()) };
     // <target>/tmp is what cargo tells; its parent is the target directory, wherever it lies.
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("tmp lies in the target directory");
-    let path = target.join("bench/exec.json");
-    report::write_json(&path, &head, &cells, &goals, &journal);
-    println!("\nthe same as JSON: {}", path.display());
+    let directory = target.join("bench");
+    std::fs::create_dir_all(&directory).expect("the target directory is ours to write");
+    let json = serde_json::to_string_pretty(&document).expect("numbers and texts are JSON") + "\n";
+    for (name, text) in [("exec.json", &json), ("exec.svg", &written.svg)] {
+        std::fs::write(directory.join(name), text).expect("the target directory is ours to write");
+        println!("written: {}", directory.join(name).display());
+    }
+    written
 }

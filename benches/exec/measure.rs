@@ -1,28 +1,34 @@
 //! The rounds: who is called when, and how long each call took.
 
-use super::contender::{Caller, Contender, Program};
+use super::contender::{Caller, Contender};
+use super::cpu::{Account, Used};
+use super::program::Program;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 /// However little time there is, the spread between rounds needs a few.
-const ROUNDS_MIN: usize = 5;
+const ROUNDS_MIN: usize = 3;
+/// A turn of one whose calls take long has fewer of them: about so much time for each client.
+const TURN: Duration = Duration::from_millis(160);
 
 /// What one contender's calls took.
 pub struct Series {
-    /// raw, bwrap, cold or warm.
+    /// The contender's.
     pub name: &'static str,
     /// Milliseconds of each call, by round.
     pub rounds: Vec<Vec<f64>>,
     /// Time in which these calls were made, for calls per second.
     pub busy: Duration,
-    /// Processor time of these calls in milliseconds, with what was cleared up and built anew after them.
-    pub cpu_ms: f64,
+    /// Processor time of these calls, with what was cleared up and built anew after them.
+    pub cpu: Used,
+    /// Calls that found nothing waiting where something should.
+    pub misses: u64,
 }
 
 /// How the calls of a cell follow each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// One after the other, so many per client and turn.
+    /// One after the other, so many per client and turn at most.
     Batches(usize),
     /// One per so much time.
     Paced(Duration),
@@ -41,26 +47,26 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// Rounds of batches until `budget` is used up. The first round warms up and does not count.
-    pub fn interleaved(program: Program, batch: usize, budget: Duration, contenders: &mut [Contender<'_>]) -> Self {
-        let mut cell = Self::empty(program, Mode::Batches(batch), contenders);
-        for contender in contenders.iter_mut() {
-            make_batch(&mut contender.callers, batch);
-        }
+    /// Rounds of batches until `budget` is used up. What comes before the first warms up and does not count.
+    pub fn interleaved(program: Program, budget: Duration, contenders: &mut [Contender<'_>]) -> Self {
+        let mut cell = Self::empty(program, Mode::Batches(0), contenders);
+        let most = program.batch(cell.clients);
+        cell.mode = Mode::Batches(most);
+        let batches: Vec<usize> = contenders.iter_mut().map(|contender| warmed_up(contender, most)).collect();
         let start = Instant::now();
         let mut round = 0;
         while round < ROUNDS_MIN || start.elapsed() < budget {
             for place in 0..contenders.len() {
                 // Another one first each time: nobody always has the same predecessor's cold caches.
                 let who = (round + place) % contenders.len();
-                contenders[who].settle();
-                let cpu = contenders[who].cpu.now();
-                let began = Instant::now();
-                let times = make_batch(&mut contenders[who].callers, batch);
-                cell.series[who].busy += began.elapsed();
-                contenders[who].settle();
-                cell.series[who].cpu_ms += contenders[who].cpu.now() - cpu;
-                cell.series[who].rounds.push(times);
+                let (contender, series) = (&mut contenders[who], &mut cell.series[who]);
+                let (cpu, misses) = (contender.account.now(), contender.misses());
+                let (times, busy) = make_batch(&mut contender.callers, contender.account, batches[who]);
+                contender.settle();
+                series.cpu.add(cpu, contender.account.now());
+                series.misses += contender.misses() - misses;
+                series.busy += busy;
+                series.rounds.push(times);
             }
             round += 1;
         }
@@ -71,8 +77,10 @@ impl Cell {
     pub fn paced(program: Program, pace: Duration, calls: usize, contenders: &mut [Contender<'_>]) -> Self {
         let mut cell = Self::empty(program, Mode::Paced(pace), contenders);
         for contender in contenders.iter_mut() {
+            contender.fill();
             contender.callers[0].call();
         }
+        let misses: Vec<u64> = contenders.iter().map(Contender::misses).collect();
         // A machine on which calls take longer than the beat gets fewer calls, not a longer bench.
         let end = Instant::now() + pace * (calls * contenders.len() * 5 / 4) as u32;
         let mut next = Instant::now();
@@ -89,6 +97,9 @@ impl Cell {
                 break;
             }
         }
+        for ((contender, series), before) in contenders.iter().zip(&mut cell.series).zip(misses) {
+            series.misses = contender.misses() - before;
+        }
         cell
     }
 
@@ -98,10 +109,33 @@ impl Cell {
             name: contender.name,
             rounds: Vec::new(),
             busy: Duration::ZERO,
-            cpu_ms: 0.0,
+            cpu: Used::default(),
+            misses: 0,
         });
         Self { program, clients, mode, series: series.collect() }
     }
+
+    /// The series of one contender.
+    pub fn of(&self, name: &str) -> Option<&Series> {
+        self.series.iter().find(|series| series.name == name)
+    }
+}
+
+/// Which cell: program, clients, and whether it is paced.
+pub type Place = (Program, usize, bool);
+
+/// The cell of a place, if it was measured.
+pub fn find(cells: &[Cell], place: Place) -> Option<&Cell> {
+    cells.iter().find(|cell| (cell.program, cell.clients, matches!(cell.mode, Mode::Paced(_))) == place)
+}
+
+/// Fills its shelf, calls once for the caches and once for the time; how many calls its turns have.
+fn warmed_up(contender: &mut Contender<'_>, most: usize) -> usize {
+    contender.fill();
+    make_batch(&mut contender.callers, contender.account, 1);
+    let (_, busy) = make_batch(&mut contender.callers, contender.account, 1);
+    contender.settle();
+    ((TURN.as_secs_f64() / busy.as_secs_f64()) as usize).clamp(1, most)
 }
 
 /// One call, in milliseconds.
@@ -111,23 +145,27 @@ fn timed(caller: &mut Caller) -> f64 {
     start.elapsed().as_secs_f64() * 1000.0
 }
 
-/// So many calls of each client, all clients at once.
-fn make_batch(callers: &mut [Caller], batch: usize) -> Vec<f64> {
-    if let [caller] = callers {
-        return (0..batch).map(|_| timed(caller)).collect();
-    }
+/// So many calls of each client, all clients at once, on their contender's account: each call's milliseconds, and how
+/// long all took.
+fn make_batch(callers: &mut [Caller], account: &Account, batch: usize) -> (Vec<f64>, Duration) {
     let start = Barrier::new(callers.len());
     std::thread::scope(|scope| {
-        let clients: Vec<_> = callers
-            .iter_mut()
-            .map(|caller| {
-                let start = &start;
-                scope.spawn(move || {
-                    start.wait();
-                    (0..batch).map(|_| timed(caller)).collect::<Vec<f64>>()
-                })
+        let start = &start;
+        let spawned = callers.iter_mut().map(|caller| {
+            scope.spawn(move || {
+                account.join();
+                start.wait();
+                let begun = Instant::now();
+                let times = (0..batch).map(|_| timed(caller)).collect::<Vec<f64>>();
+                (begun, times, Instant::now())
             })
-            .collect();
-        clients.into_iter().flat_map(|client| client.join().expect("a client that failed has said why")).collect()
+        });
+        let clients: Vec<_> = spawned.collect();
+        let joined = clients.into_iter().map(|client| client.join().expect("a client that failed has said why"));
+        let clients: Vec<_> = joined.collect();
+        let begun = clients.iter().map(|client| client.0).min();
+        let ended = clients.iter().map(|client| client.2).max();
+        let busy = ended.zip(begun).map_or(Duration::ZERO, |(ended, begun)| ended - begun);
+        (clients.into_iter().flat_map(|client| client.1).collect(), busy)
     })
 }

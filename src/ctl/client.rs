@@ -1,4 +1,4 @@
-//! HTTP/1.1 to the daemon over its Unix socket: one connection per call.
+//! HTTP/1.1 to the daemon over its Unix socket: one connection per call, or one that is kept.
 //!
 //! Dropping a call's future closes its connection, and with it the daemon cancels the exec that was waited for.
 //! Nothing here prints; [`ClientError`] knows its words and, where there is one, its cure.
@@ -123,6 +123,9 @@ pub struct Answer<T> {
     /// As it came, with fields that a newer daemon may have added.
     pub raw: Bytes,
 }
+
+/// What can be sent: bytes, whole or in pieces.
+type Sendable = BoxBody<Bytes, io::Error>;
 
 /// The way to one daemon.
 #[derive(Clone)]
@@ -256,9 +259,22 @@ impl Client {
         &self,
         method: Method,
         path: &str,
-        body: BoxBody<Bytes, io::Error>,
+        body: Sendable,
         kind: &'static str,
     ) -> Result<(Response<Incoming>, JoinSet<()>), ClientError> {
+        let request = self.request(method, path, body, kind)?;
+        let (mut sender, driver) = self.handshake().await?;
+        let response = sender.send_request(request).await.map_err(ClientError::HungUp)?;
+        Ok((response, driver))
+    }
+
+    fn request(
+        &self,
+        method: Method,
+        path: &str,
+        body: Sendable,
+        kind: &str,
+    ) -> Result<Request<Sendable>, ClientError> {
         let mut request = Request::builder()
             .method(method)
             .uri(path)
@@ -271,17 +287,49 @@ impl Client {
         if !kind.is_empty() {
             request = request.header(CONTENT_TYPE, kind);
         }
-        let request = request.body(body).map_err(|error| ClientError::Request(error.into()))?;
+        request.body(body).map_err(|error| ClientError::Request(error.into()))
+    }
 
+    async fn handshake(&self) -> Result<(http1::SendRequest<Sendable>, JoinSet<()>), ClientError> {
         let stream = self.connect().await?;
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(ClientError::HungUp)?;
-        // A set ends its tasks when it is dropped: the connection does not outlive this call.
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(ClientError::HungUp)?;
+        // A set ends its tasks when it is dropped: the connection does not outlive its user.
         let mut driver = JoinSet::new();
         driver.spawn(async move {
             let _ = connection.await; // what broke it reaches the sender, too
         });
-        let response = sender.send_request(request).await.map_err(ClientError::HungUp)?;
-        Ok((response, driver))
+        Ok((sender, driver))
+    }
+
+    /// A connection for many calls.
+    pub async fn keep(&self) -> Result<Kept, ClientError> {
+        let (sender, driver) = self.handshake().await?;
+        Ok(Kept { client: self.clone(), sender, _driver: driver })
+    }
+}
+
+/// A connection that is kept between calls. Dropping it closes it.
+pub struct Kept {
+    client: Client,
+    sender: http1::SendRequest<Sendable>,
+    _driver: JoinSet<()>,
+}
+
+impl Kept {
+    /// Has something done, one after the other.
+    pub async fn post<B: Serialize, T: DeserializeOwned>(
+        &mut self,
+        path: &str,
+        body: &B,
+    ) -> Result<Answer<T>, ClientError> {
+        let body = serde_json::to_vec(body).map_err(|error| ClientError::Request(error.into()))?;
+        let body = Full::new(Bytes::from(body)).map_err(|never| match never {}).boxed();
+        let request = self.client.request(Method::POST, path, body, "application/json")?;
+        self.sender.ready().await.map_err(ClientError::HungUp)?;
+        let response = self.sender.send_request(request).await.map_err(ClientError::HungUp)?;
+        let status = response.status();
+        let raw = response.into_body().collect().await.map_err(ClientError::HungUp)?.to_bytes();
+        understand(status, raw)
     }
 }
 

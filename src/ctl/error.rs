@@ -75,6 +75,23 @@ pub enum CtlError {
     /// Our terminal does not do as it is told.
     #[error("can't set up the terminal")]
     Terminal(#[source] io::Error),
+    /// The program that is measured can't be started on this host.
+    #[error("can't start {program} on this host")]
+    RawSpawn {
+        /// Which.
+        program: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The program that is measured did not end well, so that its time says nothing.
+    #[error("the program ended badly {whose}: {end}")]
+    BenchEnded {
+        /// Of which side.
+        whose: &'static str,
+        /// How.
+        end: String,
+    },
     /// Our output can't be written.
     #[error("can't write the output")]
     Write(#[source] io::Error),
@@ -106,6 +123,8 @@ impl CtlError {
             Self::NoReplay(_) => ("no_replay", USAGE),
             Self::NoCode => ("no_code", USAGE),
             Self::StdinTwice => ("stdin_twice", USAGE),
+            Self::RawSpawn { .. } => ("no_such_program", USAGE),
+            Self::BenchEnded { .. } => ("bad_end", USAGE),
             Self::Write(_) => ("unwritable_output", OURS),
             Self::Start(_) => ("can_not_start", OURS),
         }
@@ -119,6 +138,7 @@ impl CtlError {
             Self::ReadFile { source, .. } if source.kind() == io::ErrorKind::IsADirectory => Some("name a file"),
             Self::UnnamedInput(_) => Some("say how to call it there: --input LOCALFILE:PATH"),
             Self::PublicKey { .. } => Some("`sandboxctl evidence key` prints the daemon's"),
+            Self::RawSpawn { .. } => Some("name it by a path that is the same on this host and in the sandbox"),
             Self::NoCode => Some("give it with -c CODE, name a FILE, or use - for standard input"),
             Self::StdinTwice => Some("put the code into a file or use -c"),
             _ => None,

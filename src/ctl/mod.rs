@@ -12,6 +12,7 @@
 pub mod client;
 pub mod commands;
 mod error;
+pub mod figures;
 pub mod output;
 
 pub use error::CtlError;
@@ -104,6 +105,8 @@ pub enum Verb {
     Confirm(commands::confirm::Confirm),
     /// Say what would be said to an exec, and what would allow it
     Explain(commands::explain::Explain),
+    /// Measure what a sandbox costs on this host, against the same program without one
+    Bench(commands::bench::Bench),
     /// Write man pages and completions below a directory
     #[command(hide = true)]
     Manual {
@@ -181,6 +184,7 @@ pub async fn perform(verb: Verb, context: &Context) -> u8 {
         Verb::Grant(grant) => grant.perform(context).await,
         Verb::Confirm(confirm) => confirm.perform(context).await,
         Verb::Explain(explain) => explain.perform(context).await,
+        Verb::Bench(bench) => bench.perform(context).await,
         Verb::Manual { directory } => {
             crate::manual::write(Cli::command(), "1", &directory).map(|()| 0).map_err(CtlError::Write)
         }

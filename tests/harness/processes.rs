@@ -68,3 +68,20 @@ pub fn descendants(root: i32) -> Vec<i32> {
 pub fn descendants_with_start(root: i32) -> Vec<(i32, u64)> {
     descendants(root).into_iter().filter_map(|pid| Some((pid, stat(pid)?.start))).collect()
 }
+
+/// Resident memory in KiB; 0 when there is no such process.
+pub fn resident_kib(pid: i32) -> u64 {
+    kib(&format!("/proc/{pid}/status"), "VmRSS")
+}
+
+/// Memory in KiB with what is shared divided among those who share it; 0 when there is no such process.
+pub fn share_kib(pid: i32) -> u64 {
+    kib(&format!("/proc/{pid}/smaps_rollup"), "Pss")
+}
+
+/// One line `Name:  123 kB` of a file.
+pub fn kib(file: &str, name: &str) -> u64 {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+}

@@ -9,13 +9,13 @@ use std::io::Write;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-fn sandboxctl(daemon: &Daemon) -> Command {
+pub fn sandboxctl(daemon: &Daemon) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sandboxctl"));
     command.env("SANDBOXD_SOCKET", daemon.socket()).stdin(Stdio::null());
     command
 }
 
-fn said(daemon: &Daemon, words: &[&str]) -> Output {
+pub fn said(daemon: &Daemon, words: &[&str]) -> Output {
     sandboxctl(daemon).args(words).output().unwrap()
 }
 

@@ -9,6 +9,7 @@ mod harness;
 
 mod activation;
 mod api;
+mod bench;
 mod callers;
 mod classes;
 mod cli;
@@ -36,6 +37,7 @@ mod sandboxes;
 mod services;
 mod sessions;
 mod snapshots;
+mod soak;
 mod store;
 mod supervise;
 mod tokens;

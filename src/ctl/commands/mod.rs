@@ -6,6 +6,7 @@
 pub mod amount;
 mod answer;
 pub mod attach;
+pub mod bench;
 pub mod confirm;
 pub mod doctor;
 pub mod evidence;

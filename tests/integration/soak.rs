@@ -1,0 +1,77 @@
+//! Many execs and many sandboxes: nothing grows with the first, and the second are no strain.
+
+use super::{Daemon, program, run, wait_for};
+use crate::harness::processes;
+use serde_json::json;
+use std::time::Duration;
+
+/// A thousand to settle in (heaps, the journal's pages, the pool), then twice as many in which nothing may grow.
+const SETTLE: usize = 1_000;
+const MEASURED: usize = 2_000;
+const CLIENTS: usize = 8;
+/// A byte lost per exec would not be seen here, but a page would be eight times this.
+const GROWN_MOST_KIB: u64 = 1024;
+
+fn execs(daemon: &Daemon, count: usize) {
+    let request = program("/usr/bin/true", &[]);
+    let client = || {
+        let mut client = daemon.client();
+        for _ in 0..count / CLIENTS {
+            let answer = client.request("POST", "/v1/execs", Some(&request)).unwrap();
+            assert_eq!(answer.body["status"], "ok", "{}", answer.text);
+        }
+    };
+    std::thread::scope(|scope| (0..CLIENTS).for_each(|_| drop(scope.spawn(client))));
+    daemon.wait_for_pool();
+}
+
+#[test]
+fn nothing_grows_with_the_number_of_execs() {
+    // As many records as there can be, from the beginning on: what they take does not grow either.
+    let daemon = Daemon::start_with("[retention]\nexecs_per_owner = 500\n[evidence]\ndurability = \"process\"\n", &[]);
+    let resident = || [daemon.warden_pid(), daemon.front_pid()].map(processes::resident_kib);
+    execs(&daemon, SETTLE);
+    let (before, there) = (resident(), daemon.snapshot_of_host());
+    execs(&daemon, MEASURED);
+    let after = resident();
+    for (who, (before, after)) in ["warden", "front"].iter().zip(before.iter().zip(after)) {
+        assert!(after <= before + GROWN_MOST_KIB, "the {who} had {before} KiB and has {after} after {MEASURED} execs");
+    }
+    daemon.assert_nothing_left(&there); // descriptors, cgroups, mounts, processes, files
+}
+
+#[test]
+fn two_thousand_sandboxes_live_at_once() {
+    const COUNT: usize = 2_000;
+    let config = format!("[sandboxes]\nmax_per_owner = {COUNT}\n[evidence]\ndurability = \"process\"\n");
+    let daemon = Daemon::start_with(&config, &[]);
+    run(&daemon, &program("/usr/bin/true", &[]));
+    super::assert_idle(&daemon);
+    daemon.wait_for_pool();
+    let before = kernel(&daemon);
+    // How long one takes is `make bench`'s to say: it waits for the disk, which other tests use as well.
+    let client = || {
+        let mut client = daemon.client();
+        for _ in 0..COUNT / CLIENTS {
+            let answer = client.request("POST", "/v1/sandboxes", Some(&json!({}))).unwrap();
+            assert_eq!(answer.status, 201, "{}", answer.text);
+        }
+    };
+    std::thread::scope(|scope| (0..CLIENTS).for_each(|_| drop(scope.spawn(client))));
+    let more = daemon.request("POST", "/v1/sandboxes", Some(&json!({})));
+    assert_eq!((more.status, more.error_code()), (429, "too_many_sandboxes"), "all {COUNT} live");
+    let listed = daemon.request("GET", "/v1/sandboxes?limit=1", None);
+    let last = listed.body["items"][0]["sandbox_id"].as_str().expect("an id").to_owned();
+    let used = daemon.request("POST", &format!("/v1/sandboxes/{last}/process/exec"), Some(&json!({"argv": ["true"]})));
+    assert_eq!(used.body["status"], "ok", "{}", used.text);
+    // An idle sandbox is a record and a directory: no process, mount, cgroup or descriptor.
+    wait_for("nothing of the kernel's is kept for them", Duration::from_secs(15), || {
+        (kernel(&daemon) == before).then_some(())
+    });
+}
+
+/// Processes, mounts, cgroups and the warden's descriptors.
+fn kernel(daemon: &Daemon) -> [usize; 4] {
+    let now = daemon.snapshot_of_host();
+    [now.processes, now.mounts, now.cgroups, now.warden_fds]
+}
