@@ -427,16 +427,17 @@ impl Pipeline {
         self.0.ledger.post_running(&listed.exec, None, Some(begins.id.to_string()));
         let begin = self.0.journal.begin(begins);
         let executor = &self.0.executor;
-        let waited = if seat.is_none() { self.take_ahead(judged).await } else { None };
+        let begins = seat.as_ref().is_none_or(|seat| seat.begins());
+        let waited = if begins { self.take_ahead(judged).await } else { None };
         let running = async {
             match (seat, waited) {
                 (None, None) => executor.run(&listed.exec, &permit, &under, &listed.live, begin).await,
                 (None, Some(interpreter)) => {
                     let exec = &judged.request.exec;
-                    let code = exec.code.as_deref().unwrap_or_default();
-                    executor.run_ahead(interpreter, &permit, &under, code, &exec.args, &listed.live, begin).await
+                    let code = (exec.code.as_deref().unwrap_or_default(), exec.args.as_slice());
+                    executor.run_ahead(interpreter, &listed.exec, &permit, &under, code, &listed.live, begin).await
                 }
-                (Some(seat), _) => seat.run(executor, listed, judged, &permit, &under, begin).await,
+                (Some(seat), waited) => seat.run(executor, waited, listed, judged, &permit, &under, begin).await,
             }
         };
         tokio::pin!(running);

@@ -395,6 +395,10 @@ fn config(base: &Path, state: &Path, extra: &str, own_profiles: bool) -> String 
         let waiting = if off { 0 } else { 1 };
         text.push_str(&format!("\n[pool]\nmin = {waiting}\nmax = {waiting}\n"));
     }
+    // Tests of it ask for it: the rest has no interpreter that nobody asked for.
+    if !extra.contains("[warm_python]") {
+        text.push_str("\n[warm_python]\nprofiles = []\n");
+    }
     if !extra.contains("[access]") {
         text.push_str("\n[access]\nuids = [0]\n");
     }
