@@ -538,17 +538,6 @@ impl Pipeline {
         self.0.admission.queued()
     }
 
-    /// Looks at the host while something runs or waits, for as long as the daemon lives.
-    pub async fn watch_pressure(self) {
-        self.0.admission.watch().await;
-    }
-
-    /// What is known of the host, and whether execs are held back for it.
-    #[must_use]
-    pub fn pressure(&self) -> PressureView {
-        self.0.admission.pressure()
-    }
-
     /// The profiles in force.
     pub async fn in_force(&self) -> Arc<InForce> {
         self.0.source.current().await

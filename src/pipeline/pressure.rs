@@ -216,6 +216,19 @@ impl Pressure {
     }
 }
 
+impl super::Pipeline {
+    /// Looks at the host while something runs or waits, for as long as the daemon lives.
+    pub async fn watch_pressure(self) {
+        self.0.admission.watch().await;
+    }
+
+    /// What is known of the host, and whether execs are held back for it.
+    #[must_use]
+    pub fn pressure(&self) -> PressureView {
+        self.0.admission.pressure()
+    }
+}
+
 /// The rule of this module's head.
 fn rule(settings: &PressureSettings, reading: Reading, running_bytes: u64) -> Option<Short> {
     let above = |hundredths: Option<u32>, percent: u8| hundredths.is_some_and(|much| much > u32::from(percent) * 100);

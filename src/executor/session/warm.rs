@@ -92,11 +92,11 @@ impl Ahead {
 fn changed<'a>(
     one: &'a BTreeMap<String, String>,
     other: &'a BTreeMap<String, String>,
-) -> impl Iterator<Item = &'a String> {
-    one.keys().chain(other.keys()).filter(|name| one.get(*name) != other.get(*name))
+) -> impl Iterator<Item = &'a str> {
+    one.keys().chain(other.keys()).filter(|name| one.get(*name) != other.get(*name)).map(String::as_str)
 }
 
-fn read_at_start(name: &String) -> bool {
+fn read_at_start(name: &str) -> bool {
     READ_AT_START.iter().any(|begin| name.starts_with(begin))
 }
 
