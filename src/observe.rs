@@ -53,6 +53,8 @@ impl Metrics {
         describe_gauge!("sandbox_queued", "Execs that wait for a place");
         describe_gauge!("sandbox_warm_python", "Interpreters that wait ahead");
         describe_counter!("sandbox_warm_python_total", "Python execs by whether an interpreter waited, and why not");
+        describe_gauge!("sandbox_held_back", "Whether execs are held back because the host is short of something");
+        describe_counter!("sandbox_held_back_total", "Execs that had to wait for it although a place was free");
         describe_gauge!("sandbox_sessions", "Sessions whose interpreter lives");
         // A metric that nothing has counted yet is 0, not absent.
         counter!("sandbox_cpu_ms").absolute(0);
@@ -62,11 +64,12 @@ impl Metrics {
 
     /// The text of `/metrics`.
     #[must_use]
-    pub fn render(&self, running: usize, queued: usize, sessions: usize, ahead: usize) -> String {
+    pub fn render(&self, running: usize, queued: usize, sessions: usize, ahead: usize, held_back: bool) -> String {
         gauge!("sandbox_running").set(running as f64);
         gauge!("sandbox_queued").set(queued as f64);
         gauge!("sandbox_sessions").set(sessions as f64);
         gauge!("sandbox_warm_python").set(ahead as f64);
+        gauge!("sandbox_held_back").set(f64::from(u8::from(held_back)));
         self.0.run_upkeep();
         self.0.render()
     }
@@ -127,6 +130,11 @@ pub fn not_done(code: &'static str, class: Class) {
 /// An exec waited for the journal: at its `begin` with a sandbox that was ready, or at its `end`.
 pub fn evidence_waited(at: &'static str, waited: Duration) {
     histogram!("sandbox_evidence_wait_ms", "at" => at).record(millis(waited));
+}
+
+/// An exec has to wait although a place is free: the host is short of this.
+pub fn held_back(reason: &'static str) {
+    counter!("sandbox_held_back_total", "reason" => reason).increment(1);
 }
 
 /// A Python exec got an interpreter that had waited (`warm`), or started its own (`cold`) for this reason.

@@ -16,6 +16,7 @@ mod grants;
 mod kept;
 mod live;
 mod outgoing;
+mod pressure;
 mod recording;
 mod sandboxes;
 mod services;
@@ -30,6 +31,7 @@ pub use files::{FileWish, Piece, UploadWish};
 pub use grants::{GrantView, GrantWish};
 pub use live::{Followed, Launched};
 pub use outgoing::{Choice, Outgoing};
+pub use pressure::{PressureFiles, PressureSettings, PressureView};
 pub use recording::{Call, outputs_digest};
 pub use sandboxes::{CapabilityView, SandboxSettings, SandboxView, SandboxWish};
 pub use services::ServiceView;
@@ -47,10 +49,11 @@ use crate::policy::risk::{Risk, assess};
 use crate::policy::{Approval, Facts, Permit, Refusal, Stage, judge_in_stages};
 use crate::profile::Profiles;
 use crate::workspace::{Changes, Store};
-use admission::{Admission, Listed, Turn};
+use admission::{Admission, Listed, Place, Turn};
 use consent::Confirmations;
 use execs::Noted;
 use kept::KeptLogs;
+use pressure::Pressure;
 use sandboxes::Turns;
 use services::Services;
 use sessions::{Seat, Sessions};
@@ -59,7 +62,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::task::{JoinError, JoinHandle};
 
 /// How often an exec is judged again when the profiles change under it; each time takes a whole reload.
@@ -201,6 +204,7 @@ fn now_ms() -> u64 {
 impl Pipeline {
     /// A pipeline over its parts.
     #[must_use]
+    #[expect(clippy::too_many_arguments, reason = "each is a part of its own, and there is one caller")]
     pub fn new(
         source: Arc<dyn Source>,
         executor: Executor,
@@ -209,8 +213,10 @@ impl Pipeline {
         store: Arc<Store>,
         settings: Settings,
         warm: WarmSettings,
+        (rules, files): (PressureSettings, PressureFiles),
     ) -> Self {
-        let admission = Arc::new(Admission::new(settings.places, settings.queue_max));
+        let pressure = Pressure::new(rules, files);
+        let admission = Arc::new(Admission::new(settings.places, settings.queue_max, pressure));
         let (confirmations, turns, sessions) = (Confirmations::default(), Turns::default(), Sessions::default());
         let (transfers, kept, uses) = (Semaphore::new(files::TRANSFERS_MAX), KeptLogs::default(), Uses::default());
         Self(Arc::new(Shared {
@@ -279,7 +285,7 @@ impl Pipeline {
         self.told(&asked, used).await?;
         // A call of a session waits for its turn there first, and holds no place meanwhile.
         let turn = match &listed.session {
-            None => Some(self.told(&asked, self.0.admission.enter().map_err(Failure::from)).await?),
+            None => Some(self.told(&asked, self.0.admission.enter(&judged.permit).map_err(Failure::from)).await?),
             Some(_) => None,
         };
         live.log.event(Event::Queued);
@@ -353,7 +359,7 @@ impl Pipeline {
         }
         let turn = match turn {
             Some(turn) => turn,
-            None => self.told(&asked, self.0.admission.enter().map_err(Failure::from)).await?,
+            None => self.told(&asked, self.0.admission.enter(&judged.permit).map_err(Failure::from)).await?,
         };
         let waits = turn.waits();
         let mut noted = waiting.unwrap_or_else(|| self.note(listed, &judged, (!waits).then(now_ms)));
@@ -410,7 +416,7 @@ impl Pipeline {
         listed: &Listed,
         judged: &Judged,
         mut reservation: Option<Reservation>,
-        place: &mut Option<OwnedSemaphorePermit>,
+        place: &mut Option<Place>,
         seat: Option<&mut Seat>,
     ) -> Result<Finished, Failure> {
         let Judged { in_force, permit, grant, .. } = judged;
@@ -427,16 +433,17 @@ impl Pipeline {
         self.0.ledger.post_running(&listed.exec, None, Some(begins.id.to_string()));
         let begin = self.0.journal.begin(begins);
         let executor = &self.0.executor;
-        let waited = if seat.is_none() { self.take_ahead(judged).await } else { None };
+        let begins = seat.as_ref().is_none_or(|seat| seat.begins());
+        let waited = if begins { self.take_ahead(judged).await } else { None };
         let running = async {
             match (seat, waited) {
                 (None, None) => executor.run(&listed.exec, &permit, &under, &listed.live, begin).await,
                 (None, Some(interpreter)) => {
                     let exec = &judged.request.exec;
-                    let code = exec.code.as_deref().unwrap_or_default();
-                    executor.run_ahead(interpreter, &permit, &under, code, &exec.args, &listed.live, begin).await
+                    let code = (exec.code.as_deref().unwrap_or_default(), exec.args.as_slice());
+                    executor.run_ahead(interpreter, &listed.exec, &permit, &under, code, &listed.live, begin).await
                 }
-                (Some(seat), _) => seat.run(executor, listed, judged, &permit, &under, begin).await,
+                (Some(seat), waited) => seat.run(executor, waited, listed, judged, &permit, &under, begin).await,
             }
         };
         tokio::pin!(running);

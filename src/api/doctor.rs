@@ -6,7 +6,7 @@ use crate::evidence::{EvidenceError, Journal, Stats};
 use crate::executor::{HostReport, ProfileState, StoreState};
 use crate::isolation::probe::Kernel;
 use crate::model::{CgroupMode, Layer};
-use crate::pipeline::InForce;
+use crate::pipeline::{InForce, PressureView};
 use nix::errno::Errno;
 use std::sync::Arc;
 
@@ -37,6 +37,25 @@ impl From<Finding> for Check {
     }
 }
 
+/// Execs that are held back are the host's trouble, not the daemon's; and a kernel without PSI is a good kernel.
+fn admission(pressure: PressureView) -> Check {
+    let PressureView { pressure_known, memory_known, held_back } = pressure;
+    let knows = match (pressure_known, memory_known) {
+        (true, true) => "pressure (PSI) and available memory are known",
+        (true, false) => "pressure (PSI) is known, available memory is not",
+        (false, true) => "available memory is known, pressure is not (the kernel has no PSI, or needs psi=1)",
+        (false, false) => "neither pressure nor available memory is known: execs are never held back",
+    };
+    let cure = "give the host more of it, or lower max_concurrent_execs or the profiles' memory_bytes";
+    match held_back {
+        None => check("admission", CheckState::Ok, knows, ""),
+        Some(short) => {
+            let found = format!("{knows}; execs are held back now: {}", short.name());
+            check("admission", CheckState::Degraded, found, cure)
+        }
+    }
+}
+
 fn whether(holds: bool) -> CheckState {
     if holds { CheckState::Ok } else { CheckState::Failed }
 }
@@ -49,8 +68,9 @@ impl Doctor {
     }
 
     /// All checks, and how the journal stands now.
-    pub async fn examine(&self, in_force: &InForce, journal: &Journal) -> DoctorAnswer {
+    pub async fn examine(&self, in_force: &InForce, journal: &Journal, pressure: PressureView) -> DoctorAnswer {
         let mut answer = self.answer(in_force);
+        answer.checks.push(admission(pressure));
         answer.checks.push(self.evidence(journal.stats().await));
         answer.ok = answer.checks.iter().all(|check| check.state != CheckState::Failed);
         answer

@@ -6,14 +6,14 @@ use super::error::ApiError;
 use super::openapi::op;
 use super::routes::{Route, get, post};
 use super::wire::DoctorAnswer;
-use super::wire::{ExplainAnswer, HealthAnswer, PoolAnswer, ProfileAnswer, ProfilesAnswer};
+use super::wire::{AdmissionAnswer, ExplainAnswer, HealthAnswer, PoolAnswer, ProfileAnswer, ProfilesAnswer};
 use super::{execs, idempotency, live};
 use crate::evidence::Journal;
 use crate::executor::{ProfileState, Warden};
 use crate::ledger::Ledger;
 use crate::model::{ExecId, ExecRequest, Mode, Object, Principal, Rootfs};
 use crate::observe::{self, Metrics};
-use crate::pipeline::{Call, InForce, Pipeline};
+use crate::pipeline::{Call, InForce, Pipeline, PressureView};
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Path as AxumPath, Request, State as AxumState};
 use axum::http::request::Parts;
@@ -300,6 +300,7 @@ pub(super) async fn health(AxumState(state): AxumState<State>) -> Json<HealthAns
         execs_started: pipeline.started(),
         healthy: state.doctor.answer(&in_force).ok,
         pool: pool(&state.warden, &in_force).await,
+        admission: admission(pipeline.pressure()),
     })
 }
 
@@ -314,8 +315,14 @@ pub(super) async fn metrics(AxumState(state): AxumState<State>) -> ([(HeaderName
         state.pipeline.queued(),
         state.pipeline.live_sessions(),
         state.pipeline.waiting_ahead(),
+        state.pipeline.pressure().held_back.is_some(),
     );
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text)
+}
+
+fn admission(view: PressureView) -> AdmissionAnswer {
+    let PressureView { pressure_known, memory_known, held_back } = view;
+    AdmissionAnswer { pressure_known, memory_known, held_back: held_back.map(|short| short.name().to_owned()) }
 }
 
 async fn pool(warden: &Warden, in_force: &InForce) -> Vec<PoolAnswer> {
@@ -333,7 +340,7 @@ async fn pool(warden: &Warden, in_force: &InForce) -> Vec<PoolAnswer> {
 
 pub(super) async fn doctor(AxumState(state): AxumState<State>) -> Response {
     let in_force = state.pipeline.in_force().await;
-    Json(state.doctor.examine(&in_force, &state.journal).await).into_response()
+    Json(state.doctor.examine(&in_force, &state.journal, state.pipeline.pressure()).await).into_response()
 }
 
 /// Profiles whose every required layer is there.

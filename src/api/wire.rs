@@ -235,6 +235,20 @@ pub struct HealthAnswer {
     /// Sandboxes that wait for a run, by profile; empty if the warden can't say.
     #[serde(default)]
     pub pool: Vec<PoolAnswer>,
+    /// Whether execs wait because the host is short of something.
+    #[serde(default)]
+    pub admission: AdmissionAnswer,
+}
+
+/// What is known of the host, and what follows for execs.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct AdmissionAnswer {
+    /// Whether the kernel tells pressure (PSI).
+    pub pressure_known: bool,
+    /// Whether it tells how much memory is available.
+    pub memory_known: bool,
+    /// Why execs are held back in the queue, if they are: `cpu`, `memory` or `available`.
+    pub held_back: Option<String>,
 }
 
 /// The waiting sandboxes of one profile.

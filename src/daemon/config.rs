@@ -3,7 +3,7 @@
 use super::StoreRules;
 use crate::api::AccessRules;
 use crate::evidence::EvidenceSettings;
-use crate::pipeline::{RetentionSettings, SandboxSettings, SessionSettings, WarmSettings};
+use crate::pipeline::{PressureSettings, RetentionSettings, SandboxSettings, SessionSettings, WarmSettings};
 use crate::workspace::IMAGE_MIN_BYTES;
 use anyhow::{Context, bail};
 use clap::Parser;
@@ -75,6 +75,8 @@ pub struct Config {
     pub drain_seconds: u64,
     /// Sandboxes that wait for a run.
     pub pool: PoolRules,
+    /// When execs wait although there is a place.
+    pub admission: PressureSettings,
     /// Who may call.
     pub access: AccessRules,
     /// How what was done is recorded.
@@ -121,6 +123,7 @@ impl Default for Config {
             consent_seconds: 300,
             drain_seconds: 5,
             pool: PoolRules::default(),
+            admission: PressureSettings::default(),
             access: AccessRules::default(),
             evidence: EvidenceSettings::default(),
             sandboxes: SandboxSettings::default(),
@@ -192,7 +195,7 @@ impl Config {
         if idle_s == 0 || max_per_sandbox == 0 || max_per_owner == 0 {
             bail!("sessions.idle_s, max_per_sandbox and max_per_owner must be at least 1");
         }
-        if let Some(problem) = self.warm_python.problem() {
+        if let Some(problem) = self.warm_python.problem().or_else(|| self.admission.problem()) {
             bail!("{problem}");
         }
         let SandboxSettings { default_ttl_s, max_ttl_s, max_per_owner } = self.sandboxes;

@@ -10,7 +10,7 @@ use crate::evidence::{Journal, Opened};
 use crate::executor::{Btrfs, Executor, HostReport, Warden};
 use crate::ledger::Ledger;
 use crate::observe::Metrics;
-use crate::pipeline::{InForce, Pipeline, Settings};
+use crate::pipeline::{InForce, Pipeline, PressureFiles, Settings};
 use crate::workspace::{Store, Volumes};
 use anyhow::Context;
 use nix::fcntl::Flock;
@@ -41,6 +41,8 @@ pub(super) struct Parts {
     pub in_force: InForce,
     pub report: HostReport,
     pub findings: Vec<Finding>,
+    /// Where the kernel tells how it is.
+    pub pressure: PressureFiles,
     pub warden: OwnedFd,
     pub warden_pid: Pid,
     pub door: Door,
@@ -63,7 +65,20 @@ pub(super) fn run(parts: Parts) -> anyhow::Result<i32> {
 }
 
 async fn serve_until_end(parts: Parts) -> anyhow::Result<i32> {
-    let Parts { config, files, in_force, report, findings, warden, warden_pid, door, places, projects, _lock } = parts;
+    let Parts {
+        config,
+        files,
+        in_force,
+        report,
+        findings,
+        pressure,
+        warden,
+        warden_pid,
+        door,
+        places,
+        projects,
+        _lock,
+    } = parts;
     let warden = Warden::connect(warden).context("the socket to the warden")?;
     let volumes = (report.store.driver == "btrfs").then(|| Arc::new(Btrfs) as Arc<dyn Volumes>);
     let store = Arc::new(Store::over(projects, volumes).context("the workspaces")?);
@@ -97,10 +112,12 @@ async fn serve_until_end(parts: Parts) -> anyhow::Result<i32> {
         store,
         settings,
         config.warm_python.clone(),
+        (config.admission.clone(), pressure),
     );
     pipeline.reconcile().await.context("what a daemon before left in the ledger")?;
     let reaper = tokio::spawn(pipeline.clone().reap());
     let keeper = tokio::spawn(pipeline.clone().keep_ahead());
+    let watcher = tokio::spawn(pipeline.clone().watch_pressure());
     let access = Access::new(config.access.clone(), ledger.clone());
     let metrics = Metrics::start().context("the metrics")?;
     let state = State {
@@ -176,6 +193,7 @@ async fn serve_until_end(parts: Parts) -> anyhow::Result<i32> {
     }
     drain_answers(&pipeline).await;
     keeper.abort();
+    watcher.abort();
     reaper.abort(); // an end that is cut short is finished at the next start
     ledger.close().await;
     journal.close().await;

@@ -32,6 +32,7 @@ use crate::isolation::probe::Kernel;
 use crate::isolation::spawn::socket_pair;
 use crate::isolation::sys::{self, SingleThreaded};
 use crate::isolation::warden::{PoolBounds, Ready, Setup, warden_main, wire};
+use crate::pipeline::PressureFiles;
 use anyhow::{Context, bail};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rules::Files;
@@ -110,6 +111,7 @@ pub fn run(config: Config) -> anyhow::Result<i32> {
         bail!("the profiles changed while the daemon started; start it again");
     }
 
+    let pressure = PressureFiles::open(&config.admission.pressure_dir);
     privileges::give_up(service, &places, &ground.projects, &files).context("could not give up root")?;
     host::name_process(c"sandboxd-front");
     rustix::io::ioctl_fionbio(&ours, true).context("the socket to the warden")?;
@@ -119,6 +121,7 @@ pub fn run(config: Config) -> anyhow::Result<i32> {
         in_force: reading.in_force(ready),
         report,
         findings,
+        pressure,
         warden: ours,
         warden_pid,
         door,

@@ -1,9 +1,11 @@
 //! The front's side of the warden's socket: many runs over one SEQPACKET socket, answers told apart by number.
 
-use crate::isolation::warden::protocol::{Cause, Counted, PoolGauges, Refused, Reply, Request, Run, RunNumber};
+use crate::isolation::warden::protocol::{
+    Cause, Counted, PoolGauges, Refused, Reply, Request, Run, RunNumber, Workspace,
+};
 use crate::isolation::warden::store::{Bound, Part};
 use crate::isolation::warden::{Ready, wire};
-use crate::model::{ProgramSignal, ProjectId};
+use crate::model::{ExecId, ProgramSignal, ProjectId};
 use nix::errno::Errno;
 use std::collections::HashMap;
 use std::io;
@@ -41,7 +43,7 @@ struct Shared {
     reloading: Mutex<Option<oneshot::Sender<Option<Ready>>>>,
     /// Who waits for the pool's figures.
     asking: Mutex<Vec<oneshot::Sender<Vec<PoolGauges>>>>,
-    /// Who waits for a limit.
+    /// Who waits for a limit or for files.
     bounding: Mutex<HashMap<RunNumber, oneshot::Sender<i32>>>,
     next: AtomicU64,
     gone: watch::Sender<bool>,
@@ -236,13 +238,28 @@ impl Warden {
         bytes: u64,
     ) -> Result<Result<(), Errno>, WardenGone> {
         let number = self.number();
+        self.ask_errno(number, &Request::Bound(Bound { number, project, part, bytes })).await
+    }
+
+    /// Has the files of a run that began without them put in their places. The errno that says why they are not.
+    pub(super) async fn attach(
+        &self,
+        number: RunNumber,
+        exec: ExecId,
+        workspace: Workspace,
+    ) -> Result<Result<(), Errno>, WardenGone> {
+        self.ask_errno(number, &Request::Attach { number, exec, workspace }).await
+    }
+
+    /// Asks what is answered under this number with an errno or none.
+    async fn ask_errno(&self, number: RunNumber, request: &Request) -> Result<Result<(), Errno>, WardenGone> {
         let (answer, answered) = oneshot::channel();
         self.0.bounding().insert(number, answer);
         if *self.0.gone.borrow() {
             self.0.bounding().clear();
             return Err(WardenGone);
         }
-        self.send(&Request::Bound(Bound { number, project, part, bytes }).encode(), &[]).await?;
+        self.send(&request.encode(), &[]).await?;
         match answered.await.map_err(|_| WardenGone)? {
             0 => Ok(Ok(())),
             errno => Ok(Err(Errno::from_raw(errno))),
@@ -308,7 +325,7 @@ impl Shared {
                     let _ = asking.send(pools.clone()); // a caller that went away does not want it
                 }
             }
-            Reply::Bounded(number, errno) => {
+            Reply::Bounded(number, errno) | Reply::Attached(number, errno) => {
                 if let Some(bounding) = self.bounding().remove(&number) {
                     let _ = bounding.send(errno); // a caller that went away does not want it
                 }

@@ -133,6 +133,15 @@ pub(super) fn words<A: AsRef<str>>(permit: &Permit, argv: impl IntoIterator<Item
     Words::new(permit.command(), permit.cwd(), argv, env)
 }
 
+/// Where the files are that were laid down for this permit, for the warden.
+pub(super) fn workspace(laid: &Laid, permit: &Permit) -> Workspace {
+    match (laid, permit.project()) {
+        (Laid::Project { .. }, Some(project)) => Workspace::Project(project.clone()),
+        (Laid::ThrowAway { inputs }, _) => Workspace::ThrowAway { inputs: inputs.is_some() },
+        (Laid::Project { .. }, None) => unreachable!("a project is laid only where one was named"),
+    }
+}
+
 impl Executor {
     /// An executor over a connected warden.
     #[must_use]
@@ -193,11 +202,7 @@ impl Executor {
         inside: Vec<OwnedFd>,
     ) -> Result<(Accept, Laid), RunError> {
         let laid = self.lay(exec, permit).await?;
-        let workspace = match (&laid, permit.project()) {
-            (Laid::Project { .. }, Some(project)) => Workspace::Project(project.clone()),
-            (Laid::ThrowAway { inputs }, _) => Workspace::ThrowAway { inputs: inputs.is_some() },
-            (Laid::Project { .. }, None) => unreachable!("a project is laid only where one was named"),
-        };
+        let workspace = workspace(&laid, permit);
         let run = Run {
             number: self.warden.number(),
             profile: permit.profile_index(),

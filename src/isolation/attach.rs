@@ -8,13 +8,17 @@
 //! comes. The warden does it from outside. Nothing of any caller has run in there yet, so every name is of our making and
 //! none can lead astray. A run without a project, inputs and narrower areas, as most are, needs none of this.
 //!
+//! An interpreter that has waited (`Workspace::Later`) gets its files the same way, when it is confined already. Its Landlock
+//! rule is on /workspace: looking for a rule the kernel goes from a mount's root to the directory above the mount point, past
+//! whatever was mounted there before, so no rule on an area would cover what is mounted over it later.
+//!
 //! A step that fails refuses the run and the sandbox goes. A warden that can't step back must not go on: it ends, and with
 //! it every sandbox.
 #![forbid(unsafe_code)]
 
 use super::plan::{Area, WORK};
 use super::sys;
-use super::warden::protocol::{Run, Workspace};
+use super::warden::protocol::Workspace;
 use crate::model::Limits;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
@@ -38,16 +42,16 @@ pub struct Attach<'a> {
 }
 
 impl<'a> Attach<'a> {
-    /// What this run asks for: `mounts` in the order inputs, work, artifacts; areas smaller than the profile's.
-    pub fn of(run: &Run, profile: &Limits, mounts: &'a [OwnedFd]) -> Result<Self, Errno> {
-        let targets = targets(&run.workspace);
+    /// What a run asks for: `mounts` in the order inputs, work, artifacts; areas smaller than the profile's.
+    pub fn of(workspace: &Workspace, run: &Limits, profile: &Limits, mounts: &'a [OwnedFd]) -> Result<Self, Errno> {
+        let targets = targets(workspace);
         if targets.len() != mounts.len() {
             return Err(Errno::EBADMSG);
         }
         // A project lies over these two: the warden has limited it, and there is no tmpfs to narrow.
-        let covered = |area| matches!((&run.workspace, area), (Workspace::Project(_), Area::Work | Area::Artifacts));
+        let covered = |area| matches!((workspace, area), (Workspace::Project(_), Area::Work | Area::Artifacts));
         let narrower = |area: Area| {
-            let options = if covered(area) { None } else { area.narrowed(profile, &run.limits) };
+            let options = if covered(area) { None } else { area.narrowed(profile, run) };
             options.map(|options| (area, options))
         };
         Ok(Self { mounts, targets, narrow: Area::ALL.into_iter().filter_map(narrower).collect() })
@@ -87,7 +91,7 @@ impl<'a> Attach<'a> {
 /// The mount points of a workspace, in the order in which its mounts come.
 fn targets(workspace: &Workspace) -> &'static [&'static str] {
     match workspace {
-        Workspace::ThrowAway { inputs: false } => &[],
+        Workspace::ThrowAway { inputs: false } | Workspace::Later => &[],
         Workspace::ThrowAway { inputs: true } => &[INPUTS],
         Workspace::Project(_) => const { &[INPUTS, WORK, Area::Artifacts.path()] },
     }

@@ -13,6 +13,8 @@ pub const NEW_ROOT: &str = "/new";
 pub const INSIDE_UID: u32 = 1000;
 /// The program's home.
 pub const HOME: &str = "/home/sandbox";
+/// What a caller's files are below of.
+pub const WORKSPACE: &str = "/workspace";
 /// The working directory when none is asked for.
 pub const WORK: &str = "/workspace/work";
 

@@ -1,8 +1,13 @@
 //! Who is in: places to run in, the bounded queue before them, and the list of live execs.
+//!
+//! A place is free and the host is not short (`pressure.rs`): in at once. Else the queue: whoever came first waits for
+//! both, the others wait behind it. Nobody is held back when nothing runs.
 
+use super::pressure::{LOOK, Pressure, PressureView};
 use super::sessions::SessionWish;
 use crate::executor::{Live, StopCause};
-use crate::model::{ExecId, Owner, Principal, SandboxId};
+use crate::model::{ExecId, Limit, Owner, Principal, SandboxId};
+use crate::observe;
 use crate::policy::{Permit, Refusal};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -23,23 +28,51 @@ struct Entry {
 /// A way in: a place at once, or a number in the queue.
 pub(super) enum Turn {
     /// It may run.
-    Here(OwnedSemaphorePermit),
-    /// It has to wait.
-    Waiting(Leave),
+    Here(Place),
+    /// It has to wait; with the memory that it may use.
+    Waiting(Leave, u64),
+}
+
+/// A place to run in, until this is dropped.
+pub(super) struct Place {
+    admission: Arc<Admission>,
+    permit: Option<OwnedSemaphorePermit>,
+    memory_bytes: u64,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        drop(self.permit.take());
+        self.admission.running_bytes.fetch_sub(self.memory_bytes, Ordering::Relaxed);
+        self.admission.running.fetch_sub(1, Ordering::AcqRel);
+        self.admission.changed.notify_waiters();
+    }
 }
 
 impl Turn {
     /// Whether it has to wait.
     pub(super) fn waits(&self) -> bool {
-        matches!(self, Self::Waiting(_))
+        matches!(self, Self::Waiting(..))
     }
 
     /// A place to run in.
-    pub(super) async fn place(self) -> Result<OwnedSemaphorePermit, Refusal> {
-        match self {
-            Self::Here(place) => Ok(place),
+    pub(super) async fn place(self) -> Result<Place, Refusal> {
+        let (queue, memory_bytes) = match self {
+            Self::Here(place) => return Ok(place),
+            Self::Waiting(queue, memory_bytes) => (queue, memory_bytes),
+        };
+        let admission = &queue.0;
+        let _first = admission.first.lock().await; // in the order in which they came
+        loop {
+            let changed = admission.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable(); // before the look, so that nothing changes unseen between the two
             // Closed when the daemon drains: whoever still waits is told so.
-            Self::Waiting(queue) => queue.0.places.clone().acquire_owned().await.map_err(|_| Refusal::Draining),
+            let permit = admission.places.clone().acquire_owned().await.map_err(|_| Refusal::Draining)?;
+            if let Some(place) = admission.give(permit, memory_bytes) {
+                return Ok(place);
+            }
+            changed.await;
         }
     }
 }
@@ -47,7 +80,16 @@ impl Turn {
 /// Places, queue and list.
 pub(super) struct Admission {
     places: Arc<Semaphore>,
-    places_total: usize,
+    /// Execs that have a place, and the memory that they may use together.
+    running: AtomicUsize,
+    running_bytes: AtomicU64,
+    /// Whoever of the queue is first.
+    first: tokio::sync::Mutex<()>,
+    /// A place was given back, or the host is short of something else or of nothing.
+    changed: Notify,
+    /// Somebody wants in: from then on the host is looked at.
+    asked: Notify,
+    pressure: Pressure,
     queued: AtomicUsize,
     queue_max: usize,
     draining: AtomicBool,
@@ -101,10 +143,15 @@ impl Drop for CancelOnDrop {
 }
 
 impl Admission {
-    pub(super) fn new(places: usize, queue_max: usize) -> Self {
+    pub(super) fn new(places: usize, queue_max: usize, pressure: Pressure) -> Self {
         Self {
             places: Arc::new(Semaphore::new(places)),
-            places_total: places,
+            running: AtomicUsize::new(0),
+            running_bytes: AtomicU64::new(0),
+            first: tokio::sync::Mutex::default(),
+            changed: Notify::new(),
+            asked: Notify::new(),
+            pressure,
             queued: AtomicUsize::new(0),
             queue_max,
             draining: AtomicBool::new(false),
@@ -143,9 +190,14 @@ impl Admission {
     }
 
     /// A way in: at once, through the bounded queue, or none.
-    pub(super) fn enter(self: &Arc<Self>) -> Result<Turn, Refusal> {
-        if let Ok(place) = self.places.clone().try_acquire_owned() {
-            return Ok(Turn::Here(place));
+    pub(super) fn enter(self: &Arc<Self>, permit: &Permit) -> Result<Turn, Refusal> {
+        self.asked.notify_one();
+        let memory_bytes = permit.limits().get(Limit::MemoryBytes);
+        if let Ok(permit) = self.places.clone().try_acquire_owned() {
+            if let Some(place) = self.give(permit, memory_bytes) {
+                return Ok(Turn::Here(place));
+            }
+            observe::held_back(self.pressure.short().map_or("", |short| short.name()));
         }
         if self.draining() {
             return Err(Refusal::Draining);
@@ -154,7 +206,35 @@ impl Admission {
             self.queued.fetch_sub(1, Ordering::Relaxed);
             return Err(Refusal::QueueFull { retry_after_ms: RETRY_AFTER_MS });
         }
-        Ok(Turn::Waiting(Leave(self.clone())))
+        Ok(Turn::Waiting(Leave(self.clone()), memory_bytes))
+    }
+
+    /// Makes a permit a place, unless the host is short and as many run as run whatever it is short of.
+    fn give(self: &Arc<Self>, permit: OwnedSemaphorePermit, memory_bytes: u64) -> Option<Place> {
+        let most = self.pressure.most();
+        let one_more = |running| (running < most).then_some(running + 1);
+        self.running.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more).ok()?;
+        self.running_bytes.fetch_add(memory_bytes, Ordering::Relaxed);
+        Some(Place { admission: self.clone(), permit: Some(permit), memory_bytes })
+    }
+
+    /// Looks at the host while something runs or waits, for as long as the daemon lives.
+    pub(super) async fn watch(&self) {
+        loop {
+            self.asked.notified().await;
+            while self.running() + self.queued() > 0 {
+                if self.pressure.look(self.running_bytes.load(Ordering::Relaxed)) {
+                    self.changed.notify_waiters();
+                }
+                tokio::time::sleep(LOOK).await;
+            }
+            self.pressure.open();
+        }
+    }
+
+    /// What is known of the host, and whether execs are held back for it.
+    pub(super) fn pressure(&self) -> PressureView {
+        self.pressure.view()
     }
 
     /// A live exec of this caller. Another's is as unknown as none.
@@ -198,6 +278,7 @@ impl Admission {
     pub(super) fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
         self.places.close();
+        self.changed.notify_waiters();
     }
 
     pub(super) fn draining(&self) -> bool {
@@ -209,7 +290,7 @@ impl Admission {
     }
 
     pub(super) fn running(&self) -> usize {
-        self.places_total - self.places.available_permits()
+        self.running.load(Ordering::Acquire)
     }
 
     pub(super) fn queued(&self) -> usize {

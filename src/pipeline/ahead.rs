@@ -4,10 +4,13 @@
 //! keep: every tick, and after each use ─▶ other set, dead or old: drop ─▶ too few: build one ─▶ …
 //! take: fit for this exec? ─▶ one that waits ─▶ used once     else the ordinary way, and the reason is counted
 //! ```
+//!
+//! How many wait follows demand, as in the warden's pool: each exec that could have had one and found none raises the
+//! target by one, up to `max`; every [`DECAY`] half of what was never needed goes, down to `min`.
 
 use super::{InForce, Judged, Pipeline};
-use crate::executor::{Ahead, Interpreter};
-use crate::model::Kind;
+use crate::executor::{Ahead, Interpreter, ProfileState, RunError};
+use crate::model::{Capability, Kind};
 use crate::observe;
 use serde::Deserialize;
 use std::collections::{HashMap, VecDeque};
@@ -16,7 +19,11 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 /// How often it is looked whether those that wait are still good.
-const LOOK: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_secs(2);
+/// After a failure: that much longer each time.
+const RETRY: Duration = Duration::from_secs(1);
+/// How often what was not needed goes.
+const DECAY: Duration = Duration::from_secs(10);
 /// Older ones are replaced: what they imported may have changed on disk.
 const AGE_MAX: Duration = Duration::from_secs(600);
 /// Most that wait for one profile, whatever is asked for.
@@ -28,15 +35,17 @@ const IDLE_MAX: usize = 64;
 pub struct WarmSettings {
     /// Profiles whose Python waits ahead.
     pub profiles: Vec<String>,
-    /// How many of each wait.
-    pub idle: usize,
+    /// At least so many of each wait, asked for or not.
+    pub min: usize,
+    /// At most so many, by recent demand.
+    pub max: usize,
     /// What each has imported.
     pub preload: Vec<String>,
 }
 
 impl Default for WarmSettings {
     fn default() -> Self {
-        Self { profiles: Vec::new(), idle: 2, preload: Vec::new() }
+        Self { profiles: vec!["python-default".to_owned()], min: 1, max: 4, preload: Vec::new() }
     }
 }
 
@@ -51,7 +60,8 @@ impl WarmSettings {
         };
         match self.preload.iter().find(module) {
             Some(name) => Some(format!("warm_python.preload has {name:?}, which is no name of a module")),
-            None if self.idle > IDLE_MAX => Some(format!("warm_python.idle is {}; at most {IDLE_MAX}", self.idle)),
+            None if self.max > IDLE_MAX => Some(format!("warm_python.max is {}; at most {IDLE_MAX}", self.max)),
+            None if self.min > self.max => Some(format!("warm_python.min is {}, max only {}", self.min, self.max)),
             None => None,
         }
     }
@@ -60,6 +70,40 @@ impl WarmSettings {
 struct Shelf {
     ahead: Ahead,
     waiting: VecDeque<(Interpreter, Instant)>,
+    demand: Demand,
+}
+
+/// How many should wait.
+#[derive(Debug, Clone, Copy)]
+struct Demand {
+    target: usize,
+    /// The fewest that waited since the last look back.
+    fewest: usize,
+    since: Instant,
+}
+
+impl Demand {
+    fn new(settings: &WarmSettings, now: Instant) -> Self {
+        Self { target: settings.min, fewest: usize::MAX, since: now }
+    }
+
+    /// An exec came and this many were left, or there was none for it.
+    fn asked(&mut self, left: Option<usize>, settings: &WarmSettings) {
+        self.fewest = self.fewest.min(left.unwrap_or(0));
+        if left.is_none() {
+            self.target = (self.target + 1).min(settings.max);
+        }
+    }
+
+    /// Looks back, if it is time: half of what was never needed need not wait.
+    fn look_back(&mut self, waiting: usize, settings: &WarmSettings, now: Instant) {
+        if now.duration_since(self.since) < DECAY {
+            return;
+        }
+        let unneeded = self.fewest.min(waiting);
+        self.target = self.target.saturating_sub(unneeded.div_ceil(2)).max(settings.min);
+        (self.fewest, self.since) = (usize::MAX, now);
+    }
 }
 
 /// All that wait.
@@ -90,11 +134,17 @@ impl Pipeline {
                 let unfit = shelf.ahead.unfit(&judged.permit, code);
                 match unfit.or((shelf.ahead.set != judged.in_force.set).then_some("profile")) {
                     Some(reason) => Err(reason),
-                    None => shelf.waiting.pop_front().ok_or("none"),
+                    None => {
+                        let taken = shelf.waiting.pop_front();
+                        let left = taken.as_ref().map(|_| shelf.waiting.len());
+                        shelf.demand.asked(left, warm);
+                        taken.ok_or("none")
+                    }
                 }
             };
             match taken {
                 Err(reason) => {
+                    self.0.shelves.taken.notify_one(); // there may have to be more
                     observe::warm_python("cold", reason);
                     return None;
                 }
@@ -134,12 +184,8 @@ impl Pipeline {
                 }
                 Err(error) => {
                     failures = failures.saturating_add(1);
-                    tracing::warn!(
-                        profile = ahead.0,
-                        error = &error as &dyn std::error::Error,
-                        "no interpreter could be built ahead; execs start their own"
-                    );
-                    tokio::time::sleep(LOOK * failures.min(30)).await;
+                    complain(&ahead.0, &error, failures);
+                    tokio::time::sleep(RETRY * failures.min(30)).await;
                 }
             }
         }
@@ -151,14 +197,20 @@ impl Pipeline {
         {
             let mut shelves = self.0.shelves.all();
             for name in &self.0.warm.profiles {
-                let Some((index, profile)) = in_force.profiles.find(name) else {
+                let has_python = |index: &u16| {
+                    let index = usize::from(*index);
+                    let lacks = in_force.lacking.get(index).is_none_or(|lacking| lacking.contains(Capability::Python));
+                    !lacks && in_force.states.get(index) == Some(&ProfileState::Usable)
+                };
+                let Some((index, profile)) = in_force.profiles.find(name).filter(|(index, _)| has_python(index)) else {
                     old.extend(shelves.remove(name).map(|shelf| shelf.waiting));
                     continue;
                 };
                 let (set, limits, env) = (in_force.set, profile.limits, profile.env.clone());
                 let ahead = Ahead { profile: index, set, limits, env, preload: self.0.warm.preload.clone() };
                 if shelves.get(name).is_none_or(|shelf| shelf.ahead != ahead) {
-                    let new = Shelf { ahead, waiting: VecDeque::new() };
+                    let demand = Demand::new(&self.0.warm, Instant::now());
+                    let new = Shelf { ahead, waiting: VecDeque::new(), demand };
                     old.extend(shelves.insert(name.clone(), new).map(|shelf| shelf.waiting));
                 }
             }
@@ -175,13 +227,17 @@ impl Pipeline {
             }
             if let Some(shelf) = self.0.shelves.all().get_mut(&name) {
                 shelf.waiting.append(&mut good);
+                shelf.demand.look_back(shelf.waiting.len(), &self.0.warm, Instant::now());
+                let most = shelf.demand.target.min(shelf.waiting.len());
+                good = shelf.waiting.split_off(most);
             }
+            drop(good); // those that are too many
         }
     }
 
     fn next_wanted(&self) -> Option<(String, Ahead)> {
         let shelves = self.0.shelves.all();
-        let short = |(_, shelf): &(&String, &Shelf)| shelf.waiting.len() < self.0.warm.idle;
+        let short = |(_, shelf): &(&String, &Shelf)| shelf.waiting.len() < shelf.demand.target;
         shelves.iter().find(short).map(|(name, shelf)| (name.clone(), shelf.ahead.clone()))
     }
 
@@ -189,5 +245,41 @@ impl Pipeline {
     #[must_use]
     pub fn waiting_ahead(&self) -> usize {
         self.0.shelves.all().values().map(|shelf| shelf.waiting.len()).sum()
+    }
+}
+
+/// Once in a row is enough: a host that can't have one says so every half a minute otherwise.
+fn complain(profile: &str, error: &RunError, failures: u32) {
+    let error = error as &dyn std::error::Error;
+    match failures {
+        1 => tracing::warn!(profile, error, "no interpreter could be built ahead; execs start their own"),
+        _ => tracing::debug!(profile, error, failures, "again no interpreter could be built ahead"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_many_wait_follows_demand_within_its_bounds() {
+        let settings = WarmSettings { min: 1, max: 4, ..WarmSettings::default() };
+        let start = Instant::now();
+        let mut demand = Demand::new(&settings, start);
+        assert_eq!(demand.target, 1);
+        for _ in 0..6 {
+            demand.asked(None, &settings);
+        }
+        assert_eq!(demand.target, 4, "one more for each that found none, and no more than max");
+        demand.look_back(4, &settings, start + DECAY);
+        assert_eq!(demand.target, 4, "all of them were needed");
+        demand.asked(Some(3), &settings);
+        demand.look_back(4, &settings, start + DECAY / 2);
+        assert_eq!(demand.target, 4, "it is not time yet");
+        demand.look_back(4, &settings, start + DECAY * 2);
+        assert_eq!(demand.target, 2, "three were never needed: half of them goes");
+        demand.look_back(2, &settings, start + DECAY * 3);
+        demand.look_back(1, &settings, start + DECAY * 4);
+        assert_eq!(demand.target, 1, "and no fewer than min");
     }
 }

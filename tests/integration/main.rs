@@ -8,6 +8,7 @@
 mod harness;
 
 mod activation;
+mod admission;
 mod api;
 mod bench;
 mod callers;

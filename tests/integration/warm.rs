@@ -5,8 +5,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-const CONFIG: &str =
-    "[warm_python]\nprofiles = [\"python-default\"]\nidle = 2\npreload = [\"random\", \"re\", \"no_such_module\"]\n";
+const CONFIG: &str = "[warm_python]\nprofiles = [\"python-default\"]\nmin = 2\nmax = 2\npreload = [\"random\", \"re\", \"no_such_module\"]\n";
 const LONG: Duration = Duration::from_secs(30);
 
 fn warm() -> Daemon {
@@ -59,6 +58,29 @@ fn nobody_can_tell_it_from_one_that_did_not_wait() {
         "import threading, time; threading.Thread(target=lambda: (time.sleep(0.1), print('thread'))).start()",
         "class C:\n    def __del__(self): print('deleted')\nc = C()",
         "import sys; sys.exit('said')",
+        "import sys; sys.exit(300)",
+        "import sys; sys.exit(0.0)",
+        "raise KeyboardInterrupt",
+        "print(sorted(globals()), __loader__, __spec__, __annotations__)",
+        // What must not be lost by an end that is cut short: each of these is seen only if the whole end comes.
+        "class C:\n    __slots__ = ()\n    def __del__(self): print('deleted')\nc = C()",
+        "import re\nclass C:\n    def __del__(self): print('deleted')\nre.left = C()",
+        "import random\nrandom.Random.__del__ = lambda self: print('patched')\nx = random.Random()",
+        "class C:\n    def __del__(self): print('cycle')\nc = C(); c.c = c; del c",
+        "def g():\n    try:\n        yield 1\n    finally:\n        print('closed')\nx = g(); next(x)",
+        "import os\nf = open('/dev/stdout', 'w'); f.write('flushed')",
+        "import weakref\nclass C: pass\nc = C()\nr = weakref.ref(c, lambda r: print('gone'))",
+        "import weakref\nclass C: pass\nc = C()\nweakref.finalize(c, print, 'finalized')",
+        "import sys\nsys.unraisablehook = lambda a: print('unraisable', a.exc_type)\nclass C:\n    def __del__(self): 1 / 0\nc = C()",
+        "import sys, io\nclass S(io.StringIO):\n    def flush(self): sys.__stdout__.write('flush\\n')\nsys.stdout = S()",
+        "import ctypes; ctypes.CDLL(None).puts(b'of C')",
+        "import gc; gc.callbacks.append(lambda *a: print(a[0]))",
+        "async def f(): pass\nx = f()",
+        "import sys\nsys.excepthook = lambda *a: print('hooked', a[0])\n1 / 0",
+        "import os\nif os.fork() == 0: print('child')\nelse: os.wait(); print('parent')",
+        "import os; os.close(1); print('x')",
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(9,), daemon=True).start()",
+        "import sys\ndef f():\n    c = C(); sys.exit(3)\nclass C:\n    def __del__(self): print('deleted')\nf()",
     ] {
         let mut request = python(code);
         request["exec"]["args"] = json!(["a", "b c"]);
@@ -118,13 +140,97 @@ fn limits_and_cancellation_hold_as_for_any_exec() {
 }
 
 #[test]
+fn files_input_environment_and_directory_come_to_one_that_waits() {
+    let (daemon, cold) = (warm(), Daemon::start());
+    let code = "import os, sys\n\
+                print(sys.stdin.read(), os.environ['KEY'], sorted(os.environ.items()), os.getcwd(), sorted(os.listdir('.')))\n\
+                print(open('/workspace/inputs/in').read(), os.stat('.').st_uid, sorted(os.listdir('/workspace')))\n\
+                open('made', 'a').write('x'); open('/workspace/artifacts/left', 'w').write('y')\n\
+                os.rename('made', 'moved'); os.mkdir('d'); os.symlink('moved', 'l')\n\
+                for path in ('/workspace/inputs/no', '/workspace/no', '/workspace/inputs/in', '/usr/no', '/no'):\n\
+                \x20   try: open(path, 'w'); print('written', path)\n\
+                \x20   except OSError as error: print(error.errno, path)";
+    let mut request = with(python(code), json!({"project_id": "p1", "stdin": "given"}));
+    request["inputs"] = json!([{"path": "in", "text": "input"}]);
+    request["exec"]["env"] = json!({"KEY": "value"});
+    request["exec"]["cwd"] = json!("sub");
+    for daemon in [&daemon, &cold] {
+        let made = with(python("import os; os.mkdir('sub')"), json!({"project_id": "p1"}));
+        assert_eq!(run(daemon, &made).exec_status(), "ok");
+    }
+    let (one, other) = (warmly(&daemon, &request), run(&cold, &request));
+    assert_eq!((one.exec_status(), one.stdout()), ("ok", other.stdout()), "{}\n{}", one.text, other.text);
+    let names = |answer: &Answer| -> Vec<String> {
+        let files = answer.body["artifacts"].as_array().unwrap_or_else(|| panic!("{}", answer.text));
+        files.iter().map(|file| file["path"].as_str().unwrap().to_owned()).collect()
+    };
+    assert!(names(&one).contains(&"left".to_owned()) && names(&one) == names(&other), "{}\n{}", one.text, other.text);
+    assert_eq!(one.body["usage"]["bytes_in"], other.body["usage"]["bytes_in"]);
+    // What it wrote is the project's: the next one, whichever, finds it. What held less is told.
+    let look =
+        with(python("import os; print(os.listdir('sub'), open('sub/moved').read())"), json!({"project_id": "p1"}));
+    assert_eq!(warmly(&daemon, &look).stdout(), run(&cold, &look).stdout());
+    let degraded = |answer: &Answer| answer.body["enforcement"]["degraded"].as_array().cloned().unwrap_or_default();
+    let more: Vec<Value> = degraded(&one).into_iter().filter(|line| !degraded(&other).contains(line)).collect();
+    assert!(more.len() == 1 && more[0].as_str().unwrap().contains("inputs"), "{more:?}");
+    // Without a project: inputs alone, on a work area that is its own and empty.
+    let thrown = with(
+        python("import os; print(open('/workspace/inputs/in').read(), os.listdir('.')); open('f', 'w')"),
+        json!({"inputs": [{"path": "in", "text": "input"}]}),
+    );
+    assert_eq!(warmly(&daemon, &thrown).stdout(), "input []\n");
+    assert_eq!(run(&cold, &thrown).stdout(), "input []\n");
+    // A directory that is not there is the same mistake.
+    let lost = with(python("print(1)"), json!({"project_id": "p1"}));
+    let lost = with(lost, json!({"exec": {"kind": "python", "code": "print(1)", "cwd": "nowhere"}}));
+    let (one, other) = (daemon.exec(&lost), cold.exec(&lost));
+    assert_eq!((one.status, &one.body["error"]["code"]), (other.status, &other.body["error"]["code"]), "{}", one.text);
+}
+
+#[test]
+fn a_session_begins_in_one_that_waits() {
+    let daemon = warm();
+    let sandbox = daemon.request("POST", "/v1/sandboxes", Some(&json!({"profile": "python-default"})));
+    let path = format!("/v1/sandboxes/{}/python/exec", sandbox.body["sandbox_id"].as_str().unwrap());
+    let before = counted(&daemon, "warm", "");
+    let call = |code: &str| daemon.request("POST", &path, Some(&json!({"code": code, "session": "s"})));
+    let one = call(
+        "import gc, os, random; x = random.random(); open('kept', 'w').write('1'); (os.getcwd(), gc.get_freeze_count())",
+    );
+    assert_eq!(one.body["session"]["value"], "('/workspace/work', 0)", "{}", one.text);
+    assert_eq!(counted(&daemon, "warm", ""), before + 1);
+    assert_eq!(call("x == x and open('kept').read()").body["session"]["value"], "'1'");
+    assert_eq!(counted(&daemon, "warm", ""), before + 1, "the second call has its session's");
+    let left = with(python("print(open('kept').read())"), json!({"project_id": sandbox.body["project_id"]}));
+    assert_eq!(run(&daemon, &left).stdout(), "1\n", "its work area is the sandbox's own");
+}
+
+#[test]
+fn none_is_attached_to_twice_and_how_many_wait_follows_demand() {
+    let config = "[warm_python]\nprofiles = [\"python-default\"]\nmin = 1\nmax = 3\n";
+    let daemon = Daemon::start_with(config, &[]);
+    let waiting = |count: usize| {
+        let line = format!("sandbox_warm_python {count}\n");
+        wait_for("so many wait", LONG, || metrics(&daemon).contains(&line).then_some(()));
+    };
+    waiting(1);
+    std::thread::scope(|scope| {
+        for number in 0..8 {
+            let daemon = &daemon;
+            scope.spawn(move || {
+                let code = format!("import os, time; open('f{number}', 'w'); time.sleep(0.3); print(os.listdir('.'))");
+                let request = with(python(&code), json!({"project_id": format!("p{number}")}));
+                assert_eq!(run(daemon, &request).stdout(), format!("['f{number}']\n"));
+            });
+        }
+    });
+    waiting(3);
+}
+
+#[test]
 fn what_it_is_not_fit_for_starts_its_own_and_the_reason_is_counted() {
     let daemon = warm();
-    let project = json!({"project_id": "p1"});
     for (request, reason) in [
-        (with(python("print(1)"), project), "files"),
-        (with(python("print(1)"), json!({"inputs": [{"path": "f", "text": "x"}]})), "files"),
-        (with(python("print(1)"), json!({"stdin": "x"})), "stdin"),
         (json!({"exec": {"kind": "python", "code": "print(1)", "env": {"PYTHONHASHSEED": "0"}}}), "env"),
         (json!({"exec": {"kind": "python", "args": ["-c", "print(1)"]}}), "not_code"),
         (limited(python("print(1)"), json!({"memory_bytes": 128 << 20})), "limits"),

@@ -132,7 +132,8 @@ impl Attempt {
         let stdio = [world.null.as_fd(), inside.as_fd(), inside.as_fd(), inside.as_fd()];
         let fds = &stdio[..self.stdio];
         if let Parent::Library(sandbox) = &parent {
-            let attach = Attach::of(&self.run, &self.plan.limits, &self.mounts).expect("as many mounts as it takes");
+            let attach = Attach::of(&self.run.workspace, &self.run.limits, &self.plan.limits, &self.mounts)
+                .expect("as many mounts as it takes");
             match sandbox.attach(&attach) {
                 Ok(()) | Err(Errno::ESRCH) => {} // it has failed already
                 Err(errno) => {

@@ -2,9 +2,10 @@
 # Calls come as lines of JSON on descriptor 100, one answer goes back for each on 101. Whatever is written to 102 the
 # kernel turns into SIGINT. The code of a call runs in this process, so nothing said on 101 is believed by anybody.
 # What few calls need is imported when they do: a session begins sooner, and one that waits ahead is smaller.
-import builtins, io, json, os, signal, sys, types
+import atexit, builtins, io, json, os, signal, sys, types
 
 CALLS, ANSWERS, INTERRUPTS = 100, 101, 102
+HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: not of the interpreter's own making
 VALUE_MAX, TEXT_MAX, LINE_MAX, FRAMES_MAX, FIGURES_MAX = 16384, 16384, 256, 64, 32
 ARTIFACTS = "/workspace/artifacts"
 SELF = os.getpid()
@@ -86,6 +87,10 @@ def run(main, call):
 
     if call.get("cwd") is not None:
         os.chdir(os.path.join("/workspace/work", call["cwd"]))
+    elif end is not None:
+        os.chdir("/workspace/work")
+    if end is not None:
+        settle()
     os.environ.setdefault("MPLBACKEND", "Agg")  # there is no screen
     os.environ.update(call.get("env") or {})
     sys.argv[:] = ["-c"] + list(call.get("args") or [])
@@ -112,25 +117,177 @@ def prepared(call):
             __import__(name)
         except Exception:
             pass
+    # What a first use touches and looks up is touched and looked up before the wait.
+    json.loads(json.dumps({"code": REHEARSAL, "args": [], "env": {}}).encode())
+    exec(compile(REHEARSAL, "<string>", "exec", dont_inherit=True), {})
+    global end
+    end = End()
+    end.leaves_no_trace()
     return {"id": call["id"], "exit_code": 0}
 
 
-def once(main, call):
-    """Becomes what `python3 -c` would be: no way back to us, no answer, and the interpreter's own end."""
+REHEARSAL = """
+def f(a, *b, c=1):
+    try:
+        return [x for x in (a, c) if x] or {k: str(k) for k in b}
+    except ValueError as error:
+        raise
+class C:
+    x = f(1, 2)
+import sys
+f"{C.x}"
+"""
+
+
+class End:
+    """The end of a program that nobody would see: all it left is plain memory. Then the interpreter need not take
+    itself apart piece by piece, which takes longer than most programs. Whoever could tell gets the whole end."""
+
+    SEEN_MAX = 20000
+    # Nothing happens when one of these goes but that others go.
+    PLAIN = frozenset(
+        [dict, list, tuple, set, frozenset, property, staticmethod, classmethod, types.FunctionType, types.CellType]
+        + [types.MethodType, types.BuiltinFunctionType, types.FrameType, types.TracebackType, types.MappingProxyType]
+        + [types.GetSetDescriptorType, types.MemberDescriptorType, types.MethodDescriptorType, types.WrapperDescriptorType]
+        + [types.ClassMethodDescriptorType, types.SimpleNamespace, types.GenericAlias]
+    )
+    # Modules without a source file whose things are plain as well.
+    BUILT_IN = frozenset("math cmath time _datetime _json _random _bisect _heapq _struct _csv _statistics _string _sha512".split())
+
+    def __init__(self):
+        import _thread, _weakref, gc
+
+        self.gc, self.threads, self.ref = gc, _thread, _weakref.ref
+        self.streams = (sys.stdout, sys.stderr)
+        gc.collect()
+        gc.freeze()  # from here on what is not frozen is the program's
+        self.frozen = gc.get_freeze_count()
+        classes = [object]
+        known = {object}
+        for one in classes:  # grows as we go
+            below = [kind for kind in type.__subclasses__(one) if kind not in known]
+            known.update(below)
+            classes += below
+        # A program may still give one of them a destructor.
+        self.classes = [one for one in classes if not hasattr(one, "__del__")]
+
+    def made_in_python(self, kind):
+        """Whether a class and all it is made of were written in Python, or are plain."""
+
+        def good(one):
+            if one is object or one in self.PLAIN or self.built_in_error(one):
+                return True
+            # Only a class statement adds this descriptor, to the first class of a line that can be referred to weakly.
+            return "__weakref__" in vars(one) or one.__base__ is not object and "__weakref__" in vars(one.__base__)
+
+        return all(map(good, kind.__mro__))
+
+    @staticmethod
+    def built_in_error(kind):
+        return issubclass(kind, BaseException) and not kind.__flags__ & HEAP_TYPE
+
+    def plain_module(self, own):
+        """One without a source file is somebody's C, and what goes with its things is not known."""
+        file = own.get("__file__")
+        by_hand = own.get("__spec__") is None
+        return by_hand or own.get("__name__") in self.BUILT_IN or type(file) is str and file.endswith(".py")
+
+    def plain(self, thing):
+        kind = type(thing)
+        if kind in self.PLAIN:
+            return True
+        if kind is type:
+            return not hasattr(thing, "__del__")
+        if kind is self.ref:
+            return thing.__callback__ is None
+        if kind is types.ModuleType:
+            return self.plain_module(vars(thing))
+        if self.built_in_error(kind):
+            return True
+        return type(kind) is type and not hasattr(kind, "__del__") and self.made_in_python(kind)
+
+    def leaves_no_trace(self):
+        gc = self.gc
+        if sys.gettrace() or sys.getprofile() or gc.callbacks or gc.get_debug() or gc.get_freeze_count() > self.frozen:
+            return False
+        if self.threads._count() or (sys.stdout, sys.stderr) != self.streams:
+            return False
+        if "_ctypes" in sys.modules or "_cffi_backend" in sys.modules:
+            return False  # C may have been called, and has streams and an end of its own
+        seen = gc.get_objects()
+        if len(seen) > self.SEEN_MAX or any(hasattr(one, "__del__") for one in self.classes):
+            return False
+        return all(map(self.plain, seen))
+
+    def take(self, code):
+        """Ends the process if that is all the same, as the interpreter would up to the point where it takes itself apart."""
+        if "threading" in sys.modules:
+            sys.modules["threading"]._shutdown()
+        atexit._run_exitfuncs()
+        try:
+            if not self.leaves_no_trace():
+                return
+            for stream in self.streams:
+                stream.flush()
+        except BaseException:
+            return  # the interpreter's own end says it
+        os._exit(code)
+
+
+end = None
+
+
+def become(call):
+    """Becomes the program of this call: its environment, directory, arguments and seeds."""
     for fd in (CALLS, ANSWERS, INTERRUPTS):
         os.close(fd)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if "random" in sys.modules:
         sys.modules["random"].seed()  # its state is older than this call
     sys.argv[:] = ["-c"] + call["args"]
+    sys.orig_argv[:] = ["python3", "-c", call["code"]] + call["args"]
+    if call["env"] is not None:
+        os.environ.clear()
+        os.environ.update(call["env"])
+    os.chdir("/workspace/work")  # what was mounted over it since we came here
+    for name in call["cwd"].split("/") if call["cwd"] else ():
+        fd = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
+        os.fchdir(fd)
+        os.close(fd)
+
+
+def settle():
+    """Lives on for a session: nothing is kept from the collector, and the seeds are its own."""
+    global end
+    end.gc.unfreeze()
+    end = None
+    if "random" in sys.modules:
+        sys.modules["random"].seed()
+
+
+def once(main, call):
+    """Becomes what `python3 -c` would be: no way back to us, no answer, and the interpreter's own end."""
+    become(call)
+    code = 0
     try:
         exec(compile(call["code"], "<string>", "exec", dont_inherit=True), main)
-    except SystemExit:
-        raise
+    except SystemExit as left:
+        code = 0 if left.code is None else left.code
+        if type(code) is not int or not -(2**31) <= code < 2**31:
+            raise
     except BaseException as error:
-        error.__traceback__ = own(error.__traceback__)
+        tb = error.__traceback__ = own(error.__traceback__)
+        sys.last_type, sys.last_value, sys.last_traceback = type(error), error, tb
+        del tb
         sys.excepthook(type(error), error, error.__traceback__)
-        sys.exit(130 if isinstance(error, KeyboardInterrupt) else 1)
+        code = 1
+        if isinstance(error, KeyboardInterrupt):
+            sys.excepthook = lambda *said: None
+            raise  # it ends by the signal
+    end.take(code & 255)
+    if end.gc.get_freeze_count():
+        end.gc.unfreeze()
+    sys.exit(code)
 
 
 def answer(main, call):
@@ -172,6 +329,8 @@ def serve():
     signal.signal(signal.SIGINT, idle)
     module = types.ModuleType("__main__")
     module.__builtins__ = builtins
+    module.__annotations__ = {}
+    module.__loader__ = __loader__
     sys.modules["__main__"] = module
     for line in open(CALLS, "rb", closefd=False):
         call = json.loads(line)

@@ -19,6 +19,7 @@
 //! SIGINT and has [`GRACE`] to answer; then the session is killed. A grant that ends kills at once. If the interpreter
 //! dies, the call ends as a program would, and says how. An interpreter that says what is no answer is killed.
 
+mod kept;
 mod warm;
 mod words;
 
@@ -31,10 +32,12 @@ use super::stop::{ByteBudget, Stop, StopCause};
 use super::{outcome, pump};
 use crate::evidence::{EvidenceError, OpenRecord};
 use crate::isolation::warden::protocol::{Cause, Counted, INTERRUPT_GRACE_MS, Life, Status};
-use crate::model::{CallReport, Ending, ExecId, Limit, Outcome, Output, SessionState};
+use crate::model::{CallReport, Ending, ExecId, Limit, Outcome, SessionState};
 use crate::policy::Permit;
 use crate::workspace::Laid;
+use kept::{CHUNK, Kept, read_ready};
 use rustix::io::Errno;
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -46,10 +49,6 @@ use words::{Listening, Said};
 
 /// How long code may take to heed an interrupt.
 const GRACE: Duration = Duration::from_millis(INTERRUPT_GRACE_MS);
-/// One read of an output.
-const CHUNK: usize = 64 * 1024;
-/// The most that a pipe can hold, whatever its owner sets (`fs.pipe-max-size`): so much may be left when an answer is read.
-const PIPE_MAX: usize = 1 << 20;
 /// Longer than any call.
 const FAR: Duration = Duration::from_secs(365 * 86_400);
 
@@ -77,11 +76,17 @@ pub struct Interpreter {
     calls: pipe::Sender,
     answers: pipe::Receiver,
     interrupts: pipe::Sender,
+    /// Open while it is not known whether its one call brings input; a session's is closed from the start.
+    stdin: Option<pipe::Sender>,
     stdout: pipe::Receiver,
     stderr: pipe::Receiver,
     made: u64,
     pids_refused: u64,
     laid: Laid,
+    /// Whether files came to it when it was confined already (`warm.rs`).
+    files_came_later: bool,
+    /// The environment that it was built with, if it waits ahead.
+    env: BTreeMap<String, String>,
 }
 
 /// An interpreter that was prepared and has not heard its go.
@@ -94,28 +99,45 @@ struct Pipes {
     calls: pipe::Sender,
     answers: pipe::Receiver,
     interrupts: pipe::Sender,
+    stdin: Option<pipe::Sender>,
     stdout: pipe::Receiver,
     stderr: pipe::Receiver,
 }
 
 impl Pipes {
     /// Ours, and the interpreter's in the order in which the warden takes them.
-    fn new() -> io::Result<(Self, Vec<OwnedFd>)> {
+    /// Its standard input has an end at once unless `stdin` is to come.
+    fn new(stdin: bool) -> io::Result<(Self, Vec<OwnedFd>)> {
         let (stdout, stdout_inside) = pump::output_pipe()?;
         let (stderr, stderr_inside) = pump::output_pipe()?;
-        let (_, stdin_inside) = pump::input_pipe(false)?;
+        let (stdin, stdin_inside) = pump::input_pipe(stdin)?;
         let (answers, answers_inside) = pump::output_pipe()?;
         let (calls, calls_inside) = pump::kept_input_pipe()?;
         let (interrupts, interrupts_inside) = pump::kept_input_pipe()?;
         let inside = vec![stdin_inside, stdout_inside, stderr_inside, calls_inside, answers_inside, interrupts_inside];
-        Ok((Self { calls, answers, interrupts, stdout, stderr }, inside))
+        Ok((Self { calls, answers, interrupts, stdin, stdout, stderr }, inside))
     }
 
     fn with(self, Accept { status, ended, kill }: Accept, laid: Laid) -> Result<Interpreter, RunError> {
-        let Self { calls, answers, interrupts, stdout, stderr } = self;
+        let Self { calls, answers, interrupts, stdin, stdout, stderr } = self;
         let status = StatusSocket::new(status).map_err(RunError::Pipes)?;
-        let (made, pids_refused) = (0, 0);
-        Ok(Interpreter { status, ended, kill, calls, answers, interrupts, stdout, stderr, made, pids_refused, laid })
+        let (made, pids_refused, env, files_came_later) = (0, 0, BTreeMap::new(), false);
+        Ok(Interpreter {
+            status,
+            ended,
+            kill,
+            calls,
+            answers,
+            interrupts,
+            stdin,
+            stdout,
+            stderr,
+            made,
+            pids_refused,
+            laid,
+            files_came_later,
+            env,
+        })
     }
 }
 
@@ -135,12 +157,14 @@ struct Pressed {
 }
 
 impl Executor {
-    /// One call of a session, which begins with it if `interpreter` has none. As with a program, nothing starts without
-    /// the record that `begin` gives. Afterwards `interpreter` has none if it died; the outcome says how.
+    /// One call of a session, which begins with it if `interpreter` has none: with the one that has `waited`, or its own.
+    /// As with a program, nothing starts without the record that `begin` gives. Afterwards `interpreter` has none if it
+    /// died; the outcome says how.
     #[expect(clippy::too_many_arguments, reason = "what a run takes, the session and its call")]
     pub async fn run_in(
         &self,
         interpreter: &mut Option<Interpreter>,
+        waited: Option<Interpreter>,
         home: &ExecId,
         exec: &ExecId,
         permit: &Permit,
@@ -152,9 +176,14 @@ impl Executor {
     ) -> Result<(OpenRecord, Result<Outcome, RunError>), EvidenceError> {
         let prepare = async {
             self.lay(exec, permit).await?; // its inputs and its own artifacts directory
-            match interpreter.take() {
-                Some(running) => Ok((running, false)),
-                None => self.park(home, permit, under, call).await.map(|parked| (parked.interpreter, true)),
+            match (interpreter.take(), waited) {
+                (Some(running), _) => Ok((running, false)),
+                (None, Some(mut waited)) => {
+                    self.furnish(&mut waited, home, permit).await?;
+                    waited.stdin = None;
+                    Ok((waited, false))
+                }
+                (None, None) => self.park(home, permit, under, call).await.map(|parked| (parked.interpreter, true)),
             }
         };
         let (record, prepared) = tokio::join!(begin, prepare);
@@ -181,7 +210,7 @@ impl Executor {
     ) -> Result<Parked, RunError> {
         let argv = words::argv(call.kind);
         let words = words_of(permit, argv.into_iter().filter(|word| !word.is_empty()))?;
-        let (pipes, inside) = Pipes::new().map_err(RunError::Pipes)?;
+        let (pipes, inside) = Pipes::new(false).map_err(RunError::Pipes)?;
         let (accept, laid) = self.ask(home, permit, under, Life::Session, words, inside).await?;
         Ok(Parked { interpreter: pipes.with(accept, laid)? })
     }
@@ -230,6 +259,7 @@ impl Executor {
             stray_bytes,
         };
         let bounded = matches!(ready.laid, Laid::Project { bounded: true });
+        let files_came_later = ready.files_came_later;
         // The answer is the code's own word; what was used is the warden's.
         let (end, said) = match end {
             End::Died(cause, counted) => ((cause, counted), None),
@@ -273,7 +303,7 @@ impl Executor {
         let usage = usage(wall.as_millis(), &counted, permit.stdin().len() as u64, stdout.total + stderr.total);
         Ok(Outcome {
             limits_hit: outcome::limits_hit(ending, permit, stop.cause(), &counted, &stdout, &stderr),
-            enforcement: self.enforcement(permit, under, bounded),
+            enforcement: warm::told(self.enforcement(permit, under, bounded), files_came_later),
             ending,
             exit_code,
             signal,
@@ -430,48 +460,6 @@ impl Interpreter {
                 patience = None;
                 self.kill.kill();
             }
-        }
-    }
-}
-
-/// One output of a call: its head is kept, all of it counted.
-struct Kept<'a> {
-    output: Output,
-    cap: usize,
-    budget: &'a ByteBudget<'a>,
-}
-
-impl<'a> Kept<'a> {
-    fn new(cap: u64, budget: &'a ByteBudget<'a>) -> Self {
-        Self { output: Output::default(), cap: usize::try_from(cap).unwrap_or(usize::MAX), budget }
-    }
-
-    fn take(&mut self, bytes: &[u8]) {
-        let room = self.cap - self.output.kept.len();
-        self.output.kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
-        self.output.total += bytes.len() as u64;
-        self.budget.count(bytes.len() as u64);
-    }
-
-    /// Takes what was written before the call's end and not read yet.
-    fn empty(&mut self, from: &pipe::Receiver) {
-        read_ready(from, |bytes| self.take(bytes));
-    }
-}
-
-/// Reads what is in a pipe now, and no more than it can hold: whoever still writes does not keep us here. It asks the
-/// kernel and not the runtime, which may not have heard yet that something is there.
-fn read_ready(from: &pipe::Receiver, mut each: impl FnMut(&[u8])) {
-    let mut chunk = vec![0; CHUNK];
-    let mut read = 0;
-    while read <= PIPE_MAX {
-        match rustix::io::read(from.as_fd(), &mut chunk) {
-            Ok(len @ 1..) => {
-                each(&chunk[..len]);
-                read += len;
-            }
-            Err(Errno::INTR) => {}
-            Ok(0) | Err(_) => return,
         }
     }
 }

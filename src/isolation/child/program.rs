@@ -3,14 +3,12 @@
 //! Whatever does not depend on the run is done before the wait: rights, limits of the profile, the filter. What is left
 //! when the run comes is a dozen calls, all of which the filter lets through (`seccomp::can_be_loaded_ahead`).
 //!
-//! An interpreter that is to wait with its imports done would wait further along: `Landlock` and `Exec` ahead of
-//! `ReceiveRun`, the order read by the interpreter itself from a descriptor that execve keeps, `Stdio` done by the warden's
-//! pipes being there from the start. `attach` works for it as it is: the mounts come from outside, and a Landlock rule on
-//! /workspace would have to stand for those on the areas, as a rule binds to an inode that is not there yet.
+//! An interpreter that waits with its imports done (`executor/session/warm.rs`) is a program like any other here; only
+//! its files come later, when it is confined (`Workspace::Later`).
 
 use super::super::fault::Step;
 use super::super::landlock::Rules;
-use super::super::plan::{Area, INSIDE_UID, SandboxPlan, WORK};
+use super::super::plan::{Area, INSIDE_UID, SandboxPlan, WORK, WORKSPACE};
 use super::super::sys;
 use super::super::warden::protocol::{GO, Life, MESSAGE_MAX, PIDFD, RUN_FDS, Request, Run, WAITING, Workspace};
 use super::super::warden::words::Words;
@@ -74,6 +72,7 @@ pub(super) fn program_main(plan: &SandboxPlan, handles: &Handles<'_>, rules: Rul
     let rules = steps.take(Step::LandlockWorkspace, 0, || match run.workspace {
         Workspace::ThrowAway { .. } => Ok(rules), // the areas that init mounted are in the rules already
         Workspace::Project(_) => rules.allow_write(WORK)?.allow_write(Area::Artifacts.path()),
+        Workspace::Later => rules.allow_write(WORKSPACE), // `attach.rs` says why; what is not to be written is mounted so
     });
     let terminal = run.tty.map(|tty| steps.take(Step::OpenTerminal, 0, || terminal::open(tty)));
     let (master, fds) = match terminal {

@@ -1,7 +1,7 @@
 //! One sandbox as the warden holds it: waiting, running or dying.
 #![forbid(unsafe_code)]
 
-use super::protocol::{Cause, Counted, INTERRUPT_GRACE_MS, RunNumber};
+use super::protocol::{Cause, Counted, INTERRUPT_GRACE_MS, Run, RunNumber, Workspace};
 use crate::isolation::cgroup::Group;
 use crate::isolation::idmap::Range;
 use crate::isolation::spawn::Sandbox;
@@ -51,16 +51,19 @@ pub(super) struct Running {
     /// When the processor time could be used up at the earliest.
     pub next_cpu_look: Instant,
     pub cause: Cause,
+    /// Whether its files may still come: nothing was attached, and no call has begun.
+    pub later: bool,
 }
 
 impl Running {
     /// A run that begins now.
-    pub(super) fn new(number: RunNumber, profile: usize, limits: Limits, most: &Limits) -> Self {
+    pub(super) fn new(run: &Run, profile: usize, most: &Limits) -> Self {
+        let (number, limits, later) = (run.number, run.limits, run.workspace == Workspace::Later);
         let now = Instant::now();
         let deadline = now + Duration::from_millis(limits.get(Limit::WallMs));
         let next_cpu_look = now + soonest(&limits, 0);
         let most_ms = (most.get(Limit::WallMs), most.get(Limit::CpuMs));
-        Self { number, profile, limits, most_ms, begun: now, deadline, next_cpu_look, cause: Cause::Itself }
+        Self { number, profile, limits, most_ms, begun: now, deadline, next_cpu_look, cause: Cause::Itself, later }
     }
 }
 
@@ -95,6 +98,7 @@ impl Held {
         debug_assert!(set.is_ok(), "the record's reader has checked it");
         run.deadline = now + Duration::from_millis(wall_ms);
         run.next_cpu_look = now + soonest(&run.limits, used_us);
+        run.later = false;
     }
 
     /// A session's call is answered: nothing ends it but processor time that it still uses, as much as one call's.

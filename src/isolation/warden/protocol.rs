@@ -2,9 +2,11 @@
 //!
 //! ```text
 //! front ──▶ warden   Run (+ stdin, stdout, stderr; a session's + calls, answers, interrupts), Kill, Signal, Bound, Reload, Stats,
-//!                    Shutdown; for a session's Run: Call, which starts its clocks, and Rest, which stops them
+//!                    Shutdown; for a session's Run: Call, which starts its clocks, and Rest, which stops them; for one
+//!                    whose files were to come later: at most one Attach, before its first Call
 //! warden ──▶ front   Accepted (+ status socket) | Refused, then for each Accepted exactly one Ended;
-//!                    Bounded for each Bound, Reloaded for each Reload, Stats for each Stats, Rested for each Rest; first of all one Ready
+//!                    Bounded for each Bound, Reloaded for each Reload, Stats for each Stats, Rested for each Rest,
+//!                    Attached for each Attach; first of all one Ready
 //! init  ──▶ front    on the status socket: at most one Fault, at most one Exit; before them, where a program gets a
 //!                    terminal, one Terminal (+ its master)
 //! program ▶ warden   on the orders socket: one WAITING byte before its order comes; read where there are mounts to attach
@@ -88,6 +90,8 @@ pub enum Workspace {
     },
     /// The three areas of a project.
     Project(ProjectId),
+    /// Throw-away until `Attach` says otherwise: the run begins before it is known whose it will be.
+    Later,
 }
 
 /// How long a run lives.
@@ -155,6 +159,15 @@ pub enum Request {
     },
     /// A session's call has been answered.
     Rest(RunNumber),
+    /// The files of a run that began without them.
+    Attach {
+        /// Which.
+        number: RunNumber,
+        /// Whose they are: names the artifacts directory.
+        exec: ExecId,
+        /// Where they are.
+        workspace: Workspace,
+    },
     /// Read the profiles again; running runs keep what they have.
     Reload,
     /// How the pool stands.
@@ -244,6 +257,8 @@ pub enum Reply {
     Stats(Vec<PoolGauges>),
     /// The limit holds (0), or the errno that says why not.
     Bounded(RunNumber, i32),
+    /// The files are in their places (0), or the errno that says why not.
+    Attached(RunNumber, i32),
 }
 
 /// From inside, on the status socket.
@@ -269,10 +284,7 @@ impl Request {
                 for &amount in run.limits.amounts() {
                     out = out.u64(amount);
                 }
-                out = match &run.workspace {
-                    Workspace::ThrowAway { inputs } => out.u8(0).u8((*inputs).into()),
-                    Workspace::Project(project) => out.u8(1).text(project.as_str()),
-                };
+                out = run.workspace.write(out);
                 let Tty { cols, rows } = run.tty.unwrap_or(NO_TTY);
                 out = out.u8((run.life == Life::Session).into()).u8(run.signals.into()).u16(cols).u16(rows);
                 run.words.append_to(&mut out.0);
@@ -286,6 +298,9 @@ impl Request {
             Request::Signal(number, signal) => Writer::new(7).u64(number.0).u8(signal.number()).0,
             Request::Call { number, wall_ms, cpu_ms } => Writer::new(20).u64(number.0).u64(*wall_ms).u64(*cpu_ms).0,
             Request::Rest(number) => Writer::new(21).u64(number.0).0,
+            Request::Attach { number, exec, workspace } => {
+                workspace.write(Writer::new(22).u64(number.0).text(exec.as_str())).0
+            }
         }
     }
 
@@ -303,11 +318,7 @@ impl Request {
                     *amount = fields.u64("limits")?;
                 }
                 let limits = Limits::from_amounts(amounts)?;
-                let workspace = match fields.u8("workspace")? {
-                    0 => Workspace::ThrowAway { inputs: fields.flag("inputs")? },
-                    1 => Workspace::Project(fields.id("project")?),
-                    other => return Err(ProtocolError::Unknown("workspace", other)),
-                };
+                let workspace = Workspace::read(&mut fields)?;
                 let life = if fields.flag("life")? { Life::Session } else { Life::Once };
                 let signals = fields.flag("signals")?;
                 let tty = match (Tty { cols: fields.u16("tty")?, rows: fields.u16("tty")? }) {
@@ -359,7 +370,32 @@ impl Request {
                 fields.end()?;
                 Ok(Request::Rest(number))
             }
+            22 => {
+                let (number, exec) = (fields.number()?, fields.id("exec")?);
+                let workspace = Workspace::read(&mut fields)?;
+                fields.end()?;
+                Ok(Request::Attach { number, exec, workspace })
+            }
             other => Err(ProtocolError::Unknown("request", other)),
+        }
+    }
+}
+
+impl Workspace {
+    fn write(&self, out: Writer) -> Writer {
+        match self {
+            Self::ThrowAway { inputs } => out.u8(0).u8((*inputs).into()),
+            Self::Project(project) => out.u8(1).text(project.as_str()),
+            Self::Later => out.u8(2),
+        }
+    }
+
+    fn read(fields: &mut Reader<'_>) -> Result<Self, ProtocolError> {
+        match fields.u8("workspace")? {
+            0 => Ok(Self::ThrowAway { inputs: fields.flag("inputs")? }),
+            1 => Ok(Self::Project(fields.id("project")?)),
+            2 => Ok(Self::Later),
+            other => Err(ProtocolError::Unknown("workspace", other)),
         }
     }
 }
@@ -426,6 +462,7 @@ impl Reply {
                 out.0
             }
             Reply::Bounded(number, errno) => Writer::new(6).u64(number.0).i32(*errno).0,
+            Reply::Attached(number, errno) => Writer::new(21).u64(number.0).i32(*errno).0,
             Reply::Stats(pools) => {
                 let pools = &pools[..pools.len().min(STATS_MAX)];
                 let mut out = Writer::new(5).u8(u8::try_from(pools.len()).expect("STATS_MAX fits a byte"));
@@ -484,6 +521,7 @@ impl Reply {
                 Reply::Stats(pools)
             }
             6 => Reply::Bounded(fields.number()?, fields.i32("bounded")?),
+            21 => Reply::Attached(fields.number()?, fields.i32("attached")?),
             other => return Err(ProtocolError::Unknown("reply", other)),
         };
         fields.end()?;

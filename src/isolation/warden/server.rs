@@ -1,6 +1,8 @@
 //! The warden's loop.
 #![forbid(unsafe_code)]
 
+mod later;
+
 use super::held::{Held, Running, State, give_pipe_to};
 use super::pool::{Pool, PoolBounds, Slot};
 use super::protocol::{Cause, MESSAGE_MAX, Refused, Reply, Request, Run, RunNumber};
@@ -254,6 +256,10 @@ impl Server {
                     self.runs.get(&number).and_then(|slot| self.held.get_mut(slot)).and_then(super::held::Held::rest);
                 rested.map_or(Ok(()), |counted| self.tell(&Reply::Rested(number, counted)))
             }
+            Ok(Request::Attach { number, exec, workspace }) if fds.is_empty() => {
+                let done = self.attach_later(number, &exec, &workspace).err().map_or(0, |errno| errno as i32);
+                self.tell(&Reply::Attached(number, done))
+            }
             Ok(Request::Reload) if fds.is_empty() => self.reload(),
             Ok(Request::Stats) if fds.is_empty() => self.tell(&self.stats()),
             Ok(Request::Shutdown) if fds.is_empty() => Err(End::Asked),
@@ -403,12 +409,14 @@ impl Server {
         };
         let mounts = self
             .workspaces
-            .mounts(run, range, &mut self.ranges, &self.grounds.proof)
+            .mounts(&run.exec, &run.workspace, &run.limits, range, &mut self.ranges, &self.grounds.proof)
             .map_err(|errno| Refused::Workspace(errno as i32))?;
         for fd in stdio {
             give_pipe_to(range, fd).map_err(spawn_error)?;
         }
-        match Attach::of(run, &most, &mounts.trees).and_then(|attach| held.sandbox.attach(&attach)) {
+        match Attach::of(&run.workspace, &run.limits, &most, &mounts.trees)
+            .and_then(|attach| held.sandbox.attach(&attach))
+        {
             Err(Errno::ESRCH) => return Err(spawn_error(Errno::ESRCH)),
             attached => attached.map_err(|errno| Refused::Workspace(errno as i32))?,
         }
@@ -417,7 +425,7 @@ impl Server {
         held.group.begin_run();
         let fds: Vec<BorrowedFd<'_>> = stdio.iter().map(AsFd::as_fd).collect();
         held.sandbox.order_if_alive(&self.buffer[..len], &fds).map_err(spawn_error)?;
-        held.state = State::Running(Running::new(run.number, profile, run.limits, &most));
+        held.state = State::Running(Running::new(run, profile, &most));
         self.runs.insert(run.number, slot);
         self.limited.extend(mounts.artifacts.map(|top| (run.number, top)));
         held.status.take().ok_or(Refused::Spawn(Errno::ESRCH as i32))

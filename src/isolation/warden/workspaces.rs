@@ -1,11 +1,11 @@
 //! Workspaces as the warden sees them: ids below one directory, opened without following anything, mapped and detached.
 #![forbid(unsafe_code)]
 
-use super::protocol::{Run, Workspace};
+use super::protocol::Workspace;
 use super::store::{self, Bound, LIVE};
 use crate::isolation::idmap::{Range, Ranges};
 use crate::isolation::sys::{SingleThreaded, TreeAttributes, clone_tree, idmap_tree};
-use crate::model::{Limit, ProjectId};
+use crate::model::{ExecId, Limit, Limits, ProjectId};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use std::os::fd::{AsFd, OwnedFd};
@@ -59,24 +59,26 @@ impl Workspaces {
     /// The mounts of a run, in the order in which the program's process expects them: inputs, work, artifacts.
     pub(super) fn mounts(
         &self,
-        run: &Run,
+        exec: &ExecId,
+        workspace: &Workspace,
+        limits: &Limits,
         range: Range,
         ranges: &mut Ranges,
         proof: &SingleThreaded,
     ) -> Result<Mounts, Errno> {
         let mut artifacts = None;
-        let areas = match &run.workspace {
-            Workspace::ThrowAway { inputs: false } => vec![],
+        let areas = match workspace {
+            Workspace::ThrowAway { inputs: false } | Workspace::Later => vec![],
             // The daemon's own names begin with a dot, which no project id does.
-            Workspace::ThrowAway { inputs: true } => vec![(format!(".{}/inputs", run.exec), READ_ONLY)],
+            Workspace::ThrowAway { inputs: true } => vec![(format!(".{exec}/inputs"), READ_ONLY)],
             Workspace::Project(project) => {
-                let left = format!("{project}/artifacts/{}", run.exec);
+                let left = format!("{project}/artifacts/{exec}");
                 let home = match self.subvolume(project, LIVE)? {
                     None => project.to_string(),
                     Some(live) => {
-                        self.limit(&live, Some(run.limits.get(Limit::WorkBytes)))?;
+                        self.limit(&live, Some(limits.get(Limit::WorkBytes)))?;
                         let top = self.open(&left, OFlag::O_RDONLY)?;
-                        self.limit(&top, Some(run.limits.get(Limit::ArtifactsBytes)))?;
+                        self.limit(&top, Some(limits.get(Limit::ArtifactsBytes)))?;
                         artifacts = Some(top);
                         format!("{project}/{LIVE}")
                     }

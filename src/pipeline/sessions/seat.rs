@@ -4,7 +4,7 @@ use super::super::admission::Listed;
 use super::super::{Failure, Judged, Pipeline, now_ms};
 use super::{Inside, Session, SessionWish, check_name, invalid};
 use crate::evidence::{EvidenceError, OpenRecord};
-use crate::executor::{Control, Executor, RunError, SessionCall, StopCause, Under};
+use crate::executor::{Control, Executor, Interpreter, RunError, SessionCall, StopCause, Under};
 use crate::model::{CallReport, ExecId, Kind, Limit, Outcome, ProjectId};
 use crate::policy::grant::Grant;
 use crate::policy::{Permit, Refusal};
@@ -46,10 +46,17 @@ impl Drop for Seat {
 }
 
 impl Seat {
-    /// Runs one call in the session.
+    /// Whether its interpreter is still to come.
+    pub(in super::super) fn begins(&self) -> bool {
+        self.inside.interpreter.is_none()
+    }
+
+    /// Runs one call in the session, which begins in the interpreter that has `waited`, if there is one.
+    #[expect(clippy::too_many_arguments, reason = "what a run takes, and where it runs")]
     pub(in super::super) async fn run(
         &mut self,
         executor: &Executor,
+        waited: Option<Interpreter>,
         listed: &Listed,
         judged: &Judged,
         permit: &Permit,
@@ -77,7 +84,18 @@ impl Seat {
         }
         let home = &*home;
         let ran = executor
-            .run_in(interpreter, home, &listed.exec, permit, under, call, &listed.live.stop, &self.control, begin)
+            .run_in(
+                interpreter,
+                waited,
+                home,
+                &listed.exec,
+                permit,
+                under,
+                call,
+                &listed.live.stop,
+                &self.control,
+                begin,
+            )
             .await;
         let mut standing = self.session.standing();
         standing.alive = interpreter.is_some();

@@ -22,10 +22,17 @@ fn requests_survive_the_wire() {
     let project = Workspace::Project("p1".parse().expect("a plain name"));
     for request in [
         a_run(Workspace::ThrowAway { inputs: true }),
-        a_run(project),
+        a_run(project.clone()),
         Request::Kill(RunNumber(u64::MAX)),
         Request::Call { number: RunNumber(4), wall_ms: 5, cpu_ms: 6 },
         Request::Rest(RunNumber(4)),
+        a_run(Workspace::Later),
+        Request::Attach { number: RunNumber(4), exec: ExecId::generate(), workspace: project.clone() },
+        Request::Attach {
+            number: RunNumber(4),
+            exec: ExecId::generate(),
+            workspace: Workspace::ThrowAway { inputs: true },
+        },
         Request::Signal(RunNumber(1), ProgramSignal::Term),
         Request::Reload,
         Request::Stats,
@@ -45,6 +52,7 @@ fn replies_and_statuses_survive_the_wire() {
         Reply::Accepted(number),
         Reply::Ended(number, Cause::Oom, counted),
         Reply::Rested(number, counted),
+        Reply::Attached(number, 13),
         Reply::Reloaded(None),
         Reply::Stats(vec![PoolGauges { idle: 1, busy: 2, target: 3, hits: 4, misses: u64::MAX }; STATS_MAX]),
         Reply::Reloaded(Some(Ready { digest: [7; 32], idmap_errno: 0, profiles: vec![], lacking: vec![] })),
