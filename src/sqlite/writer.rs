@@ -175,11 +175,13 @@ fn serve<C: Commit>(mut committer: C, incoming: &mpsc::Receiver<Order<C::Job>>, 
 mod tests {
     use super::*;
 
+    type Numbered = (u32, Option<oneshot::Sender<()>>);
+
     /// Sends the jobs of each commit on.
     struct Told(mpsc::Sender<Vec<u32>>);
 
     impl Commit for Told {
-        type Job = (u32, Option<oneshot::Sender<()>>);
+        type Job = Numbered;
 
         fn commit(&mut self, batch: &mut Vec<Self::Job>) {
             let numbers = batch.iter().map(|(number, _)| *number).collect();
@@ -192,7 +194,7 @@ mod tests {
         fn close(self) {}
     }
 
-    fn writer() -> (Writer<(u32, Option<oneshot::Sender<()>>)>, mpsc::Receiver<Vec<u32>>) {
+    fn writer() -> (Writer<Numbered>, mpsc::Receiver<Vec<u32>>) {
         let (told, commits) = mpsc::channel();
         (Writer::start("test", Told(told)).expect("a thread"), commits)
     }

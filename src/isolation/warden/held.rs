@@ -33,7 +33,7 @@ pub(super) enum State {
     /// It waits for a run of the profile with this index.
     Waiting(usize),
     /// It is this run's.
-    Running(Running),
+    Running(Box<Running>),
     /// It was killed and nobody is told of its end.
     Dying,
 }
@@ -71,7 +71,7 @@ impl Held {
     /// The run, if it is one's.
     pub(super) fn running(&self) -> Option<&Running> {
         match &self.state {
-            State::Running(run) => Some(run),
+            State::Running(run) => Some(&**run),
             State::Waiting(_) | State::Dying => None,
         }
     }

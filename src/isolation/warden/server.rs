@@ -425,7 +425,7 @@ impl Server {
         held.group.begin_run();
         let fds: Vec<BorrowedFd<'_>> = stdio.iter().map(AsFd::as_fd).collect();
         held.sandbox.order_if_alive(&self.buffer[..len], &fds).map_err(spawn_error)?;
-        held.state = State::Running(Running::new(run, profile, &most));
+        held.state = State::Running(Box::new(Running::new(run, profile, &most)));
         self.runs.insert(run.number, slot);
         self.limited.extend(mounts.artifacts.map(|top| (run.number, top)));
         held.status.take().ok_or(Refused::Spawn(Errno::ESRCH as i32))
