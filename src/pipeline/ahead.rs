@@ -33,7 +33,8 @@ const IDLE_MAX: usize = 64;
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WarmSettings {
-    /// Profiles whose Python waits ahead.
+    /// Profiles whose Python waits ahead. None by default: what waits costs memory, and Landlock's rule over what is attached
+    /// later is wider than a cold run's.
     pub profiles: Vec<String>,
     /// At least so many of each wait, asked for or not.
     pub min: usize,
@@ -45,7 +46,7 @@ pub struct WarmSettings {
 
 impl Default for WarmSettings {
     fn default() -> Self {
-        Self { profiles: vec!["python-default".to_owned()], min: 1, max: 4, preload: Vec::new() }
+        Self { profiles: Vec::new(), min: 1, max: 4, preload: Vec::new() }
     }
 }
 

@@ -402,10 +402,7 @@ fn config(base: &Path, state: &Path, extra: &str, own_profiles: bool) -> String 
         let waiting = if off { 0 } else { 1 };
         text.push_str(&format!("\n[pool]\nmin = {waiting}\nmax = {waiting}\n"));
     }
-    // Tests of these two ask for them: the rest neither has an interpreter that nobody asked for nor waits for a busy host.
-    if !extra.contains("[warm_python]") {
-        text.push_str("\n[warm_python]\nprofiles = []\n");
-    }
+    // Tests of it ask for it: the rest does not wait for a busy host.
     if !extra.contains("[admission]") {
         text.push_str("\n[admission]\ncpu_percent = 100\nmemory_percent = 100\nmemory_reserve_bytes = 0\nmemory_share_percent = 0\n");
     }
