@@ -148,16 +148,20 @@ fn output_over_its_cap_is_cut_and_the_program_goes_on() {
 #[test]
 fn the_wall_clock_ends_it_and_keeps_what_it_wrote() {
     let daemon = Daemon::start();
+    let limit = patient(Duration::from_millis(600));
+    let limit_ms = u64::try_from(limit.as_millis()).unwrap();
     for code in ["echo before; sleep 30", "trap '' TERM INT HUP; echo before; while :; do sleep 1; done"] {
-        let (answer, took) = timed(&daemon, &with(shell(code), json!({"timeout_ms": 600})));
+        let (answer, took) = timed(&daemon, &with(shell(code), json!({"timeout_ms": limit_ms})));
         assert_ended(&answer, "timed_out", None);
         assert_eq!(answer.stdout(), "before\n");
         assert!(answer.body["signal"].is_null(), "{}", answer.text);
-        assert_eq!(hit(&answer, "wall")["amount"], 600);
+        assert_eq!(hit(&answer, "wall")["amount"], limit_ms);
         assert!(
-            (400..2600).contains(&usage(&answer, "wall_ms")) && took < Duration::from_millis(600) + patient(GRACE),
-            "{took:?}"
+            (limit_ms - 200..limit_ms + 2000 * limit_ms / 600).contains(&usage(&answer, "wall_ms")),
+            "{}",
+            answer.text
         );
+        assert!(took < limit + patient(GRACE), "{took:?}");
         assert_idle(&daemon);
     }
 }
@@ -165,18 +169,21 @@ fn the_wall_clock_ends_it_and_keeps_what_it_wrote() {
 #[test]
 fn processor_time_ends_it_however_many_processes_use_it() {
     let daemon = Daemon::start();
-    let answer = run(&daemon, &limited(shell("echo go; while :; do :; done"), json!({"cpu_ms": 300})));
+    // Where processors are emulated, bash alone uses 300 ms before it says a word.
+    let limit = u64::try_from(patient(Duration::from_millis(300)).as_millis()).unwrap();
+    let used = limit - 10..5 * limit;
+    let answer = run(&daemon, &limited(shell("echo go; while :; do :; done"), json!({"cpu_ms": limit})));
     assert_ended(&answer, "cpu_exceeded", None);
-    assert_eq!((answer.stdout(), &hit(&answer, "cpu")["amount"]), ("go\n", &json!(300)));
-    assert!((290..1500).contains(&usage(&answer, "cpu_ms")), "{}", answer.text);
+    assert_eq!((answer.stdout(), &hit(&answer, "cpu")["amount"]), ("go\n", &json!(limit)));
+    assert!(used.contains(&usage(&answer, "cpu_ms")), "{}", answer.text);
 
     let four = with(shell("for i in 1 2 3 4; do (while :; do :; done) & done; wait"), json!({"profile": SHELL}));
-    let (answer, took) = timed(&daemon, &limited(four, json!({"cpu_ms": 300})));
+    let (answer, took) = timed(&daemon, &limited(four, json!({"cpu_ms": limit})));
     assert_ended(&answer, "cpu_exceeded", None);
-    assert!((290..1500).contains(&usage(&answer, "cpu_ms")), "{}", answer.text);
+    assert!(used.contains(&usage(&answer, "cpu_ms")), "{}", answer.text);
     assert!(took < patient(Duration::from_secs(10)), "{took:?}");
 
-    let asleep = run(&daemon, &limited(shell("sleep 1; echo rested"), json!({"cpu_ms": 500})));
+    let asleep = run(&daemon, &limited(shell("sleep 1; echo rested"), json!({"cpu_ms": limit + limit / 2})));
     assert_eq!(asleep.stdout(), "rested\n", "sleeping uses none: {}", asleep.text);
 }
 
