@@ -16,7 +16,7 @@ help:
 	@echo "make run    build, start the daemon if none runs, run a first program in a sandbox"
 	@echo "make stop   stop the daemon that make run started"
 	@echo "make test   run every test (as root, on this kernel, nothing is skipped)"
-	@echo "make test-vm  the package, the unit and the spawn, security and integration suites in an emulated machine with systemd and cgroup v2 (an hour)"
+	@echo "make test-vm  the package, the unit and the spawn, security and integration suites in an emulated machine with systemd and cgroup v2 (an hour and a half)"
 	@echo "make install  into PREFIX=/usr/local below DESTDIR= (make build first); make uninstall takes it away"
 	@echo "make deb    a Debian package, in target/debian"
 	@echo "make test-package  what make install and the package contain, and the unit's exposure"
@@ -57,7 +57,7 @@ test-vm: setup-test
 
 # The part that CI runs: the package and the unit, restarted, killed, booted anew and cut off from power, on cgroup v2.
 test-vm-short: setup-test deb
-	VM_DEB="$$(ls target/debian/*.deb)" $(RUNNER) tests/vm/run -t 1500 short
+	VM_DEB="$$(ls target/debian/*.deb)" $(RUNNER) tests/vm/run -t 2400 short
 
 # QEMU and the image, which come over the network and need no build.
 fetch-vm: setup-test
