@@ -10,17 +10,17 @@ RUNNER_VAR := CARGO_TARGET_$(shell uname -m | tr a-z- A-Z_)_UNKNOWN_LINUX_GNU_RU
 PREFIX ?= /usr/local
 DESTDIR ?=
 
-.PHONY: help run stop test test-package test-vm test-vm-short lint bench bench-docs soak fuzz build install uninstall deb setup setup-test setup-bench clean
+.PHONY: help run stop test test-package test-vm test-vm-short fetch-vm lint bench bench-docs soak fuzz build install uninstall deb setup setup-test setup-bench clean
 
 help:
 	@echo "make run    build, start the daemon if none runs, run a first program in a sandbox"
 	@echo "make stop   stop the daemon that make run started"
 	@echo "make test   run every test (as root, on this kernel, nothing is skipped)"
-	@echo "make test-vm  the unit, spawn, security and lifecycle suites in an emulated machine with systemd and cgroup v2 (an hour)"
+	@echo "make test-vm  the package, the unit and the spawn, security and integration suites in an emulated machine with systemd and cgroup v2 (an hour and a half)"
 	@echo "make install  into PREFIX=/usr/local below DESTDIR= (make build first); make uninstall takes it away"
 	@echo "make deb    a Debian package, in target/debian"
 	@echo "make test-package  what make install and the package contain, and the unit's exposure"
-	@echo "make test-vm-short  of that the package alone: restarts, kills and a power cut under load (six minutes and the build)"
+	@echo "make test-vm-short  of that the package and the unit: restarts, kills, a reboot and a power cut under load (ten minutes and the build)"
 	@echo "make lint   formatting, clippy and docs, warnings denied"
 	@echo "make bench  exec latency next to raw fork+exec and other sandboxes; cost of a decision and of evidence (six minutes;"
 	@echo "            ARGS=--quick for a try)"
@@ -58,9 +58,13 @@ test: setup-test
 test-vm: setup-test
 	tests/vm/run
 
-# The part that CI runs: the package installed, restarted, killed and cut off from power under load, on cgroup v2.
-test-vm-short: setup-test
-	tests/vm/run -t 1500 package
+# The part that CI runs: the package and the unit, restarted, killed, booted anew and cut off from power, on cgroup v2.
+test-vm-short: setup-test deb
+	VM_DEB="$$(ls target/debian/*.deb)" $(RUNNER) tests/vm/run -t 2400 short
+
+# QEMU and the image, which come over the network and need no build.
+fetch-vm: setup-test
+	$(RUNNER) tests/vm/run fetch
 
 lint: setup
 	$(CARGO) fmt --check

@@ -51,6 +51,7 @@ fn every_wall_names_tests_that_are_there() {
         let tests = line.trim_end_matches('|').rsplit('|').next().unwrap_or_default();
         let named: Vec<String> = tests.split('`').skip(1).step_by(2).flat_map(spelled_out).collect();
         assert!(!named.is_empty(), "a wall without a test: {line}");
+        assert_eq!(tests.matches("](../").count(), named.len(), "a test without a link to it: {line}");
         for name in named {
             let there =
                 [PathBuf::from(&name), Path::new("tests/security").join(&name)].iter().any(|path| path.exists());

@@ -13,13 +13,17 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 /// Where daemons of this host agree on uid ranges, whatever their run directories are.
 const RANGE_LOCKS: &str = "/run/sandboxd-ranges";
 /// How long a dying warden is waited for.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long another's useradd is waited for, and between two looks.
+const USER_PATIENCE: Duration = Duration::from_secs(5);
+const USER_PAUSE: Duration = Duration::from_millis(100);
 
 /// The user that the front runs as.
 #[derive(Debug, Clone, Copy)]
@@ -28,40 +32,38 @@ pub(super) struct Service {
     pub gid: Gid,
 }
 
-/// The service user, made if it is missing.
+/// The service user, made if it is missing. Another daemon may be making it at this moment: useradd then fails, and the user is
+/// there a little later.
 pub(super) fn ensure_service_user(name: &str) -> anyhow::Result<Service> {
     let look_up = || User::from_name(name).with_context(|| format!("could not look up the user {name}"));
-    let user = match look_up()? {
-        Some(user) => user,
-        None => {
-            let status = Command::new("useradd")
-                .args([
-                    "--system",
-                    "--user-group",
-                    "--no-create-home",
-                    "--home-dir",
-                    "/nonexistent",
-                    "--shell",
-                    "/usr/sbin/nologin",
-                    name,
-                ])
-                .status();
-            match status {
-                Ok(status) if status.success() => tracing::info!(user = name, "made the service user"),
-                Ok(status) => {
-                    bail!("useradd could not make the user {name} ({status}); make it yourself or set service_user")
-                }
-                Err(error) => {
-                    bail!("there is no user {name} and no useradd ({error}); make it yourself or set service_user")
-                }
+    let deadline = Instant::now() + USER_PATIENCE;
+    let user = loop {
+        if let Some(user) = look_up()? {
+            break user;
+        }
+        match useradd(name) {
+            Ok(status) if status.success() => tracing::info!(user = name, "made the service user"),
+            Ok(_) if Instant::now() < deadline => std::thread::sleep(USER_PAUSE),
+            Ok(status) => {
+                bail!("useradd could not make the user {name} ({status}); make it yourself or set service_user")
             }
-            look_up()?.with_context(|| format!("useradd made no user {name}"))?
+            Err(error) => {
+                bail!("there is no user {name} and no useradd ({error}); make it yourself or set service_user")
+            }
+        }
+        if Instant::now() >= deadline && look_up()?.is_none() {
+            bail!("useradd made no user {name}");
         }
     };
     if user.uid.is_root() {
         bail!("service_user is root; the front must not be: name an ordinary system user");
     }
     Ok(Service { uid: user.uid, gid: user.gid })
+}
+
+fn useradd(name: &str) -> std::io::Result<ExitStatus> {
+    let words = ["--system", "--user-group", "--no-create-home", "--home-dir", "/nonexistent"];
+    Command::new("useradd").args(words).args(["--shell", "/usr/sbin/nologin", name]).status()
 }
 
 fn make_directory(path: &Path, mode: u32, owner: Option<Service>) -> anyhow::Result<()> {

@@ -39,8 +39,9 @@ use rules::Files;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 
-/// How long the warden may take to build its trees; a slow disk needs a second.
-const READY_TIMEOUT_MS: u16 = 30_000;
+/// How long the warden may take to build its trees; a slow disk needs a second, an emulated and busy machine half a minute.
+/// Less than systemd's own patience (90 s), so that the reason is ours to say.
+const READY_TIMEOUT_MS: u16 = 60_000;
 /// Buffer of the socket between front and warden: several of the largest messages.
 const SOCKET_BUFFER: usize = 4 << 20;
 

@@ -9,7 +9,7 @@ use crate::model::Tcp;
 use anyhow::{Context, bail};
 use nix::unistd::{setgroups, setresgid, setresuid};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What the front may read: users and groups for the access rules, libraries, its own /proc.
 const READABLE: &[&str] = &["/etc", "/usr", "/lib", "/lib64", "/proc", "/dev"];
@@ -46,6 +46,11 @@ fn landlock_self(places: &Places, projects: &OwnedFd, files: &Files) -> anyhow::
     for path in [&places.run_dir, &places.state_dir] {
         let path = path.to_str().context("directories have names in UTF-8")?;
         rules = rules.allow_write(path).with_context(|| format!("Landlock rule for {path}"))?;
+    }
+    // The one socket of others that it speaks to. An abstract one (`@…`) has no path and no rule.
+    let manager = std::env::var("NOTIFY_SOCKET").ok().filter(|path| path.starts_with('/'));
+    if let Some(path) = manager.filter(|path| Path::new(path).exists()) {
+        rules = rules.allow_connect(&path).with_context(|| format!("Landlock rule for {path}"))?;
     }
     // A store in an image has no path.
     let projects = format!("/proc/self/fd/{}", projects.as_raw_fd());

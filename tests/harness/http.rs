@@ -1,5 +1,6 @@
 //! A small HTTP/1.1 client over a Unix socket: one connection, kept alive, Content-Length or chunked answers.
 
+use super::patient;
 use serde_json::Value;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -59,14 +60,14 @@ impl Client {
     /// Connects to the daemon's socket.
     pub fn connect(socket: &Path) -> io::Result<Self> {
         let stream = UnixStream::connect(socket)?;
-        stream.set_read_timeout(Some(ANSWER_DEADLINE))?;
-        stream.set_write_timeout(Some(ANSWER_DEADLINE))?;
+        stream.set_read_timeout(Some(patient(ANSWER_DEADLINE)))?;
+        stream.set_write_timeout(Some(patient(ANSWER_DEADLINE)))?;
         Ok(Self { stream: BufReader::new(stream) })
     }
 
     /// The same, for a client with less patience: an answer that takes longer is an error.
     pub fn connect_within(socket: &Path, patience: Duration) -> io::Result<Self> {
-        let client = Self::connect(socket)?;
+        let (client, patience) = (Self::connect(socket)?, patient(patience));
         client.stream.get_ref().set_read_timeout(Some(patience))?;
         client.stream.get_ref().set_write_timeout(Some(patience))?;
         Ok(client)

@@ -45,11 +45,20 @@ const START_DEADLINE: Duration = Duration::from_secs(120);
 const STOP_DEADLINE: Duration = Duration::from_secs(60);
 /// What an exec used is gone by then.
 const LEFT_DEADLINE: Duration = Duration::from_secs(15);
+/// How many times as long everything may take here, 20 at most: `tests/vm/run` says it to a machine that is emulated.
+const PATIENCE_VARIABLE: &str = "SANDBOXD_TESTS_PATIENCE";
 /// Between two looks at something that will be so in a moment.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
+/// A time within which something must have happened, on this machine. What must have happened stays the same.
+pub fn patient(time: Duration) -> Duration {
+    let factor = std::env::var(PATIENCE_VARIABLE).ok().and_then(|text| text.parse().ok()).unwrap_or(1);
+    time * u32::clamp(factor, 1, 20)
+}
+
 /// Looks until `look` gives something, or panics with `what` at the deadline.
 pub fn wait_for<T>(what: &str, deadline: Duration, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = patient(deadline);
     let end = Instant::now() + deadline;
     loop {
         if let Some(found) = look() {
@@ -176,7 +185,7 @@ impl Daemon {
 
     /// Blocks until `GET /v1/health` answers 200.
     pub fn wait_for_health(&self) {
-        let end = Instant::now() + START_DEADLINE;
+        let end = Instant::now() + patient(START_DEADLINE);
         loop {
             let health =
                 Client::connect(&self.socket()).and_then(|mut client| client.request("GET", "/v1/health", None));
@@ -338,7 +347,7 @@ impl Daemon {
 
     /// Waits until no more is there than `before`, or fails with what is left over.
     pub fn assert_nothing_left(&self, before: &Snapshot) {
-        let end = Instant::now() + LEFT_DEADLINE;
+        let end = Instant::now() + patient(LEFT_DEADLINE);
         loop {
             let left = self.snapshot_of_host().more_than(before);
             if left.is_empty() {
@@ -466,7 +475,7 @@ impl Drop for Daemon {
         }
         let below = processes::descendants_with_start(self.front_pid());
         let _ = kill(Pid::from_raw(self.front_pid()), Signal::SIGTERM);
-        let end = Instant::now() + STOP_DEADLINE;
+        let end = Instant::now() + patient(STOP_DEADLINE);
         while Instant::now() < end && self.child.try_wait().is_ok_and(|ended| ended.is_none()) {
             std::thread::sleep(LOOK_AGAIN);
         }

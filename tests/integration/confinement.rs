@@ -102,7 +102,7 @@ fn the_front_holds_nothing_of_the_host_open() {
         targets.filter(|target| !known(target)).map(|target| target.display().to_string()).collect()
     };
     // A thread that is born looks at the host for a moment (its allocator counts processors); held is what stays.
-    let end = Instant::now() + super::SOON;
+    let end = Instant::now() + super::patient(super::SOON);
     while let held @ [_, ..] = foreign().as_slice() {
         assert!(Instant::now() < end, "the front holds {held:?}");
     }

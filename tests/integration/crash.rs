@@ -67,7 +67,7 @@ impl Victim {
     /// Everything of the daemon whose front had that pid is gone, and another start on the same directories is clean.
     fn assert_clean_restart(&mut self, marker: &str, front: i32) {
         wait_for("every payload is gone", GONE, || marked(marker).is_empty().then_some(()));
-        let end = Instant::now() + GONE;
+        let end = Instant::now() + super::patient(GONE);
         while !marked(&self.config).is_empty() {
             let told = || marked(&self.config).into_iter().map(describe).collect::<Vec<_>>().join("; ");
             assert!(Instant::now() < end, "forked from the dead daemon and alive: {}", told());
@@ -130,7 +130,7 @@ fn under_load<T>(daemon: &Daemon, marker: &str, act: impl FnOnce() -> T) -> (T, 
                     let start = Instant::now();
                     let answer = Client::connect_within(&socket, PATIENCE)
                         .and_then(|mut client| client.request("POST", "/v1/execs", Some(&request)));
-                    assert!(start.elapsed() < PATIENCE, "a client hung: {answer:?}");
+                    assert!(start.elapsed() < super::patient(PATIENCE), "a client hung: {answer:?}");
                     let failed = answer.is_err();
                     got.lock().unwrap().push(answer);
                     if failed {

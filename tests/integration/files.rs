@@ -253,7 +253,7 @@ fn a_profile_without_an_operation_is_a_400_that_says_what_there_is() {
 /// Sends a head and a body in pieces; the whole answer as it came.
 pub(super) fn raw(daemon: &Daemon, head: &str, body: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {
     let mut stream = UnixStream::connect(daemon.socket()).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    stream.set_read_timeout(Some(super::patient(Duration::from_secs(60)))).unwrap();
     stream.write_all(head.as_bytes()).unwrap();
     for piece in body {
         if stream.write_all(&piece).is_err() {
@@ -414,7 +414,7 @@ fn a_file_that_shrinks_on_its_way_breaks_the_connection() {
     let files = Files::new(&daemon, json!({"profile": "shell"}));
     files.shell("truncate -s 64M big");
     let mut stream = UnixStream::connect(daemon.socket()).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    stream.set_read_timeout(Some(super::patient(Duration::from_secs(30)))).unwrap();
     let head = format!("GET {} HTTP/1.1\r\nhost: x\r\n\r\n", files.at("download?path=big"));
     stream.write_all(head.as_bytes()).unwrap();
     let mut first = [0; 1024];

@@ -46,7 +46,7 @@ mod tty;
 mod warm;
 mod workspace;
 
-use harness::{Answer, Daemon, processes, wait_for};
+use harness::{Answer, Daemon, patient, processes, wait_for};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -23,7 +23,7 @@ impl Ear {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("notify");
         let socket = UnixDatagram::bind(&path).unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(super::patient(PATIENCE))).unwrap();
         // The front speaks as the service user.
         for open in [directory.path(), &path] {
             std::fs::set_permissions(open, std::fs::Permissions::from_mode(0o777)).unwrap();

@@ -112,7 +112,7 @@ fn an_uploader_that_says_nothing_more_is_told_408() {
     let daemon = Daemon::start();
     let files = Files::new(&daemon, json!({"profile": "shell", "project_id": "p"}));
     let mut stream = UnixStream::connect(daemon.socket()).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
+    stream.set_read_timeout(Some(super::patient(Duration::from_secs(120)))).unwrap();
     let head = format!("POST {}?path=f HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\nhalf", files.at("upload"));
     stream.write_all(head.as_bytes()).unwrap();
     let mut answer = String::new();

@@ -110,7 +110,7 @@ fn sandboxctl_has_a_hand_on_services_and_a_daemon_that_stops_does_not_wait_for_t
     daemon.wait_for_program("sleep");
     let begun = std::time::Instant::now();
     assert!(daemon.stop().success());
-    assert!(begun.elapsed() < Duration::from_secs(30), "it waited for a service");
+    assert!(begun.elapsed() < super::patient(Duration::from_secs(30)), "it waited for a service");
     daemon.restart();
     let record = daemon.request("GET", &format!("/v1/execs/{}", exec.trim()), None);
     assert_eq!(record.body["signal"], "SIGTERM", "{}", record.text);

@@ -1,8 +1,8 @@
 //! What is told of a program's end, its output and its use of the machine; and what ends it if it does not.
 
 use super::{
-    MIB, SHELL, SOON, assert_ended, assert_idle, hit, limited, marked, marker, output_of, program, python, run, shell,
-    usage, wait_for, wait_for_marked, with,
+    MIB, SHELL, SOON, assert_ended, assert_idle, hit, limited, marked, marker, output_of, patient, program, python,
+    run, shell, usage, wait_for, wait_for_marked, with,
 };
 use crate::harness::{Answer, Daemon};
 use base64::Engine;
@@ -110,11 +110,11 @@ fn a_program_need_not_read_its_input() {
     for code in ["true", "exec <&-; sleep 0.2; echo done", "head -c 10 >/dev/null; exit 0"] {
         let (answer, took) = timed(&daemon, &with(shell(code), stdin.clone()));
         assert_ended(&answer, "ok", Some(0));
-        assert!(took < Duration::from_secs(10), "{code}: {took:?}");
+        assert!(took < patient(Duration::from_secs(10)), "{code}: {took:?}");
     }
     let (answer, took) = timed(&daemon, &with(shell("echo in; sleep 30"), with(stdin, json!({"timeout_ms": 500}))));
     assert_ended(&answer, "timed_out", None);
-    assert!(took < Duration::from_millis(500) + GRACE, "{took:?}");
+    assert!(took < Duration::from_millis(500) + patient(GRACE), "{took:?}");
 }
 
 #[test]
@@ -148,16 +148,20 @@ fn output_over_its_cap_is_cut_and_the_program_goes_on() {
 #[test]
 fn the_wall_clock_ends_it_and_keeps_what_it_wrote() {
     let daemon = Daemon::start();
+    let limit = patient(Duration::from_millis(600));
+    let limit_ms = u64::try_from(limit.as_millis()).unwrap();
     for code in ["echo before; sleep 30", "trap '' TERM INT HUP; echo before; while :; do sleep 1; done"] {
-        let (answer, took) = timed(&daemon, &with(shell(code), json!({"timeout_ms": 600})));
+        let (answer, took) = timed(&daemon, &with(shell(code), json!({"timeout_ms": limit_ms})));
         assert_ended(&answer, "timed_out", None);
         assert_eq!(answer.stdout(), "before\n");
         assert!(answer.body["signal"].is_null(), "{}", answer.text);
-        assert_eq!(hit(&answer, "wall")["amount"], 600);
+        assert_eq!(hit(&answer, "wall")["amount"], limit_ms);
         assert!(
-            (400..2600).contains(&usage(&answer, "wall_ms")) && took < Duration::from_millis(600) + GRACE,
-            "{took:?}"
+            (limit_ms - 200..limit_ms + 2000 * limit_ms / 600).contains(&usage(&answer, "wall_ms")),
+            "{}",
+            answer.text
         );
+        assert!(took < limit + patient(GRACE), "{took:?}");
         assert_idle(&daemon);
     }
 }
@@ -165,18 +169,21 @@ fn the_wall_clock_ends_it_and_keeps_what_it_wrote() {
 #[test]
 fn processor_time_ends_it_however_many_processes_use_it() {
     let daemon = Daemon::start();
-    let answer = run(&daemon, &limited(shell("echo go; while :; do :; done"), json!({"cpu_ms": 300})));
+    // Where processors are emulated, bash alone uses 300 ms before it says a word.
+    let limit = u64::try_from(patient(Duration::from_millis(300)).as_millis()).unwrap();
+    let used = limit - 10..5 * limit;
+    let answer = run(&daemon, &limited(shell("echo go; while :; do :; done"), json!({"cpu_ms": limit})));
     assert_ended(&answer, "cpu_exceeded", None);
-    assert_eq!((answer.stdout(), &hit(&answer, "cpu")["amount"]), ("go\n", &json!(300)));
-    assert!((290..1500).contains(&usage(&answer, "cpu_ms")), "{}", answer.text);
+    assert_eq!((answer.stdout(), &hit(&answer, "cpu")["amount"]), ("go\n", &json!(limit)));
+    assert!(used.contains(&usage(&answer, "cpu_ms")), "{}", answer.text);
 
     let four = with(shell("for i in 1 2 3 4; do (while :; do :; done) & done; wait"), json!({"profile": SHELL}));
-    let (answer, took) = timed(&daemon, &limited(four, json!({"cpu_ms": 300})));
+    let (answer, took) = timed(&daemon, &limited(four, json!({"cpu_ms": limit})));
     assert_ended(&answer, "cpu_exceeded", None);
-    assert!((290..1500).contains(&usage(&answer, "cpu_ms")), "{}", answer.text);
-    assert!(took < Duration::from_secs(10), "{took:?}");
+    assert!(used.contains(&usage(&answer, "cpu_ms")), "{}", answer.text);
+    assert!(took < patient(Duration::from_secs(10)), "{took:?}");
 
-    let asleep = run(&daemon, &limited(shell("sleep 1; echo rested"), json!({"cpu_ms": 500})));
+    let asleep = run(&daemon, &limited(shell("sleep 1; echo rested"), json!({"cpu_ms": limit + limit / 2})));
     assert_eq!(asleep.stdout(), "rested\n", "sleeping uses none: {}", asleep.text);
 }
 
@@ -261,7 +268,11 @@ fn a_child_that_eats_all_memory_takes_the_whole_sandbox_along() {
         let request = json!({"exec": {"kind": "shell", "code": code, "env": {"EATER": eater}}});
         let (answer, took) = timed(&daemon, &limited(request, json!({"memory_bytes": limit})));
         assert_out_of_memory(&answer, limit);
-        assert!(!answer.stdout().contains("survived") && took < Duration::from_secs(5), "{took:?}: {}", answer.text);
+        assert!(
+            !answer.stdout().contains("survived") && took < patient(Duration::from_secs(5)),
+            "{took:?}: {}",
+            answer.text
+        );
         assert_idle(&daemon);
     }
 }

@@ -31,7 +31,7 @@ impl Attached {
         let stream = UnixStream::connect(daemon.socket()).unwrap();
         stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
         let request = format!("ws://sandboxd/v1/execs/{exec}/attach?{query}").into_client_request().unwrap();
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + super::patient(PATIENCE);
         let mut handshake = tungstenite::client(request, stream);
         let (socket, _) = loop {
             match handshake {
@@ -70,7 +70,7 @@ impl Attached {
 
     #[track_caller]
     fn until(&mut self, what: &str, mut done: impl FnMut(&Self) -> bool) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + super::patient(PATIENCE);
         while !done(self) {
             let open = self.take();
             let seen = || String::from_utf8_lossy(&self.seen).into_owned();
@@ -375,7 +375,7 @@ impl Screen {
 
     #[track_caller]
     fn until(&self, text: &str) -> String {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + super::patient(PATIENCE);
         loop {
             let shown = self.shown();
             if shown.contains(text) {

@@ -15,7 +15,7 @@ use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetat
 use std::io::{self, IsTerminal, Read, Write};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
-use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::{Error as Broken, Message};
 
 /// Ctrl-P, Ctrl-Q: leaves the program running.
 const DETACH: [u8; 2] = [0x10, 0x11];
@@ -108,7 +108,15 @@ fn input() -> mpsc::Receiver<Vec<u8>> {
 
 async fn ask(socket: &mut WebSocket, ask: &AttachAsk) -> Result<(), CtlError> {
     let text = serde_json::to_string(ask).expect("a frame is JSON");
-    socket.send(Message::text(text)).await.map_err(CtlError::Attach)
+    send(socket, Message::text(text)).await
+}
+
+/// Sends, unless the daemon has hung up: then the program has ended, and how it did is still to be read.
+async fn send(socket: &mut WebSocket, message: Message) -> Result<(), CtlError> {
+    match socket.send(message).await {
+        Err(Broken::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        sent => sent.map_err(CtlError::Attach),
+    }
 }
 
 /// Sits at a program until it ends or is left; the exit code is the program's.
@@ -158,7 +166,7 @@ pub async fn sit_at(context: &Context, exec: &str, after: u64, hold: Hold) -> Re
                 Some(bytes) => {
                     let (bytes, leave) = if at_terminal { keys.typed(&bytes) } else { (bytes, false) };
                     if !bytes.is_empty() {
-                        socket.send(Message::binary(bytes)).await.map_err(CtlError::Attach)?;
+                        send(&mut socket, Message::binary(bytes)).await?;
                     }
                     if leave {
                         ask(&mut socket, &AttachAsk::Detach).await?;
