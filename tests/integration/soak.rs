@@ -9,8 +9,9 @@ use std::time::Duration;
 const SETTLE: usize = 1_000;
 const MEASURED: usize = 2_000;
 const CLIENTS: usize = 8;
-/// A byte lost per exec would not be seen here, but a page would be eight times this.
-const GROWN_MOST_KIB: u64 = 1024;
+/// What warden and front may grow by. SQLite's caches fill up to 2 MiB each while the front is young, so what the front
+/// loses is seen here from 2 KiB per exec on; `make soak` sees less.
+const GROWN_MOST_KIB: [u64; 2] = [512, 4096];
 
 fn execs(daemon: &Daemon, count: usize) {
     let request = program("/usr/bin/true", &[]);
@@ -34,8 +35,10 @@ fn nothing_grows_with_the_number_of_execs() {
     let (before, there) = (resident(), daemon.snapshot_of_host());
     execs(&daemon, MEASURED);
     let after = resident();
-    for (who, (before, after)) in ["warden", "front"].iter().zip(before.iter().zip(after)) {
-        assert!(after <= before + GROWN_MOST_KIB, "the {who} had {before} KiB and has {after} after {MEASURED} execs");
+    for (place, who) in ["warden", "front"].into_iter().enumerate() {
+        let (before, after) = (before[place], after[place]);
+        let grown_most = before + GROWN_MOST_KIB[place];
+        assert!(after <= grown_most, "the {who} had {before} KiB and has {after} after {MEASURED} execs");
     }
     daemon.assert_nothing_left(&there); // descriptors, cgroups, mounts, processes, files
 }
