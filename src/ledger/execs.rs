@@ -215,6 +215,13 @@ impl Ledger {
         Ok(())
     }
 
+    /// The same for an exec that outlives its caller: the row does not linger, as it is what the caller finds after a crash.
+    pub fn post_started_at_once(&self, started: ExecStarted) -> Result<(), LedgerError> {
+        let started = bounded(started)?;
+        self.post_at_once(move |connection| insert(connection, &started));
+        Ok(())
+    }
+
     /// Says, without waiting, when an exec that was posted has started, or under which record; what is none stays.
     pub fn post_running(&self, exec: &ExecId, started_at_ms: Option<u64>, evidence_begin: Option<String>) {
         let exec = exec.clone();

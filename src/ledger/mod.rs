@@ -10,7 +10,7 @@
 //! what its callers did not use, never let them use it twice. Secrets of tokens are not in the file, only their SHA-256.
 //!
 //! **What lasts.** Everything answered survives `kill -9`; of what is posted (rows of execs: what nobody waits for) the last
-//! 20 ms do not. Power loss is another matter: the file runs with
+//! 5 ms do not, unless somebody asked for one meanwhile; the evidence has them. Power loss is another matter: the file runs with
 //! `synchronous=NORMAL`, so the last moments of *budgets* (reserve, settle) may be forgotten then, which hands a
 //! grant back what was spent in them. Tokens, new grants and revocations are synced to the disk before they are answered.
 //!
@@ -226,13 +226,21 @@ impl Ledger {
 
     /// The same without waiting: for destructors and for the way of an exec. What fails is logged, nobody else hears it.
     fn post(&self, work: impl FnOnce(&Connection) -> Result<(), LedgerError> + Send + 'static) {
-        let logged = |error: &LedgerError| {
-            tracing::error!(error = error as &dyn std::error::Error, "ledger: a call that nobody waits for failed");
-        };
-        let (call, _) = Call::new(move |connection: &Connection| work(connection).inspect_err(logged), |()| ());
         // A closed ledger keeps the reservation open; the next start counts it as used.
-        self.shared.writer.post((Lasting::Kill, call));
+        self.shared.writer.post((Lasting::Kill, posted(work)));
     }
+
+    /// The same, and the writer does not let it linger.
+    fn post_at_once(&self, work: impl FnOnce(&Connection) -> Result<(), LedgerError> + Send + 'static) {
+        let _ = self.shared.writer.send((Lasting::Kill, posted(work))); // as above
+    }
+}
+
+fn posted(work: impl FnOnce(&Connection) -> Result<(), LedgerError> + Send + 'static) -> Box<dyn writer::Job> {
+    let logged = |error: &LedgerError| {
+        tracing::error!(error = error as &dyn std::error::Error, "ledger: a call that nobody waits for failed");
+    };
+    Call::new(move |connection: &Connection| work(connection).inspect_err(logged), |()| ()).0
 }
 
 impl fmt::Debug for Ledger {

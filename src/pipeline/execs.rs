@@ -7,7 +7,7 @@ use super::admission::Listed;
 use super::{Failure, Finished, Judged, Pipeline, now_ms};
 use crate::executor::RunError;
 use crate::ledger::{ExecEnded, ExecFilter, ExecPage, ExecRow, ExecStarted, Ledger, LedgerError, OldExec};
-use crate::model::{Ending, ExecId, ExecRequest, Limit, Principal, Timestamp, Usage};
+use crate::model::{Ending, ExecId, ExecRequest, Limit, Mode, Principal, Timestamp, Usage};
 use crate::policy::{Permit, Refusal};
 use crate::workspace::{AreaKind, Manifest, ManifestBounds};
 use serde::Deserialize;
@@ -160,7 +160,11 @@ impl Pipeline {
             artifacts_path: permit.artifacts_path(&listed.exec),
             evidence_begin: None,
         };
-        if let Err(error) = self.0.ledger.post_started(row) {
+        let posted = match permit.mode() {
+            Mode::Wait => self.0.ledger.post_started(row),
+            Mode::Background | Mode::Stream => self.0.ledger.post_started_at_once(row),
+        };
+        if let Err(error) = posted {
             tracing::error!(exec = %listed.exec, error = &error as &dyn std::error::Error, "an exec has no row");
         }
         let (ledger, exec) = (self.0.ledger.clone(), listed.exec.clone());

@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 /// Jobs in one commit at most: bounds how long the first of them waits.
 pub const BATCH: usize = 256;
 /// How long a posted job waits for company: what a killed process loses of what nobody was told of.
-const LINGER: Duration = Duration::from_millis(20);
+const LINGER: Duration = Duration::from_millis(5);
 
 /// What a writer does with its jobs.
 pub trait Commit: Send + 'static {

@@ -251,6 +251,8 @@ fn a_restart_keeps_live_sandboxes_and_finishes_what_was_ending() {
     let body = json!({"command": format!("exec -a {word} sleep 100"), "task_ref": "open"}).to_string();
     client.send("POST", &path, Some(&body), &[]).unwrap();
     wait_for_marked(&word);
+    let running = daemon.request("GET", "/v1/execs?task_id=open", None);
+    assert_eq!(running.body["items"][0]["status"], "running", "{}", running.text);
     daemon.kill_front();
     let row = Duration::from_millis(1100);
     std::thread::sleep(row); // the time of `short` runs out while no daemon is there
