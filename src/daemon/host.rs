@@ -21,6 +21,9 @@ const RANGE_LOCKS: &str = "/run/sandboxd-ranges";
 /// How long a dying warden is waited for.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 
+/// Whose lock keeps daemons from making the service user at the same time.
+const USERS: &str = "/etc/passwd";
+
 /// The user that the front runs as.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Service {
@@ -28,32 +31,19 @@ pub(super) struct Service {
     pub gid: Gid,
 }
 
-/// The service user, made if it is missing.
+/// The service user, made if it is missing: by one daemon, though several may start at once. useradd looks before it locks, so
+/// two of them would make the user twice, with two uids.
 pub(super) fn ensure_service_user(name: &str) -> anyhow::Result<Service> {
     let look_up = || User::from_name(name).with_context(|| format!("could not look up the user {name}"));
     let user = match look_up()? {
         Some(user) => user,
         None => {
-            let status = Command::new("useradd")
-                .args([
-                    "--system",
-                    "--user-group",
-                    "--no-create-home",
-                    "--home-dir",
-                    "/nonexistent",
-                    "--shell",
-                    "/usr/sbin/nologin",
-                    name,
-                ])
-                .status();
-            match status {
-                Ok(status) if status.success() => tracing::info!(user = name, "made the service user"),
-                Ok(status) => {
-                    bail!("useradd could not make the user {name} ({status}); make it yourself or set service_user")
-                }
-                Err(error) => {
-                    bail!("there is no user {name} and no useradd ({error}); make it yourself or set service_user")
-                }
+            let users = std::fs::File::open(USERS).with_context(|| format!("could not open {USERS}"))?;
+            let _one = Flock::lock(users, FlockArg::LockExclusive)
+                .map_err(|(_, error)| error)
+                .with_context(|| format!("could not lock {USERS}"))?;
+            if look_up()?.is_none() {
+                make_user(name)?;
             }
             look_up()?.with_context(|| format!("useradd made no user {name}"))?
         }
@@ -62,6 +52,16 @@ pub(super) fn ensure_service_user(name: &str) -> anyhow::Result<Service> {
         bail!("service_user is root; the front must not be: name an ordinary system user");
     }
     Ok(Service { uid: user.uid, gid: user.gid })
+}
+
+fn make_user(name: &str) -> anyhow::Result<()> {
+    let words = ["--system", "--user-group", "--no-create-home", "--home-dir", "/nonexistent"];
+    match Command::new("useradd").args(words).args(["--shell", "/usr/sbin/nologin", name]).status() {
+        Ok(status) if status.success() => tracing::info!(user = name, "made the service user"),
+        Ok(status) => bail!("useradd could not make the user {name} ({status}); make it yourself or set service_user"),
+        Err(error) => bail!("there is no user {name} and no useradd ({error}); make it yourself or set service_user"),
+    }
+    Ok(())
 }
 
 fn make_directory(path: &Path, mode: u32, owner: Option<Service>) -> anyhow::Result<()> {

@@ -242,3 +242,24 @@ fn the_lock_is_held_for_as_long_as_the_daemon_lives() {
     daemon.stop();
     assert!(take().is_ok(), "a stopped daemon still holds its lock");
 }
+
+/// On a fresh host useradd of one holds the lock of /etc/passwd while the other asks.
+#[test]
+fn daemons_that_start_at_once_make_one_service_user() {
+    struct Gone(String);
+    impl Drop for Gone {
+        fn drop(&mut self) {
+            let _ = std::process::Command::new("userdel").arg(&self.0).status(); // it may not have been made
+        }
+    }
+    let user = Gone(format!("sandboxd-t{}", std::process::id()));
+    let config = format!("service_user = \"{}\"\n", user.0);
+    let daemons: Vec<_> = (0..4).map(|_| Daemon::launch(&config, &[])).collect();
+    daemons.iter().for_each(Daemon::wait_for_health);
+    let uid = nix::unistd::User::from_name(&user.0).unwrap().expect("the user").uid.as_raw();
+    for daemon in &daemons {
+        let status = fs::read_to_string(format!("/proc/{}/status", daemon.front_pid())).unwrap();
+        assert!(status.contains(&format!("\nUid:\t{uid}\t")), "{status}");
+    }
+    drop(daemons);
+}
