@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::process::{Command, ExitStatus};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Where daemons of this host agree on uid ranges, whatever their run directories are.
@@ -21,9 +21,8 @@ const RANGE_LOCKS: &str = "/run/sandboxd-ranges";
 /// How long a dying warden is waited for.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long another's useradd is waited for, and between two looks.
-const USER_PATIENCE: Duration = Duration::from_secs(5);
-const USER_PAUSE: Duration = Duration::from_millis(100);
+/// Whose lock keeps daemons from making the service user at the same time.
+const USERS: &str = "/etc/passwd";
 
 /// The user that the front runs as.
 #[derive(Debug, Clone, Copy)]
@@ -32,27 +31,21 @@ pub(super) struct Service {
     pub gid: Gid,
 }
 
-/// The service user, made if it is missing. Another daemon may be making it at this moment: useradd then fails, and the user is
-/// there a little later.
+/// The service user, made if it is missing: by one daemon, though several may start at once. useradd looks before it locks, so
+/// two of them would make the user twice, with two uids.
 pub(super) fn ensure_service_user(name: &str) -> anyhow::Result<Service> {
     let look_up = || User::from_name(name).with_context(|| format!("could not look up the user {name}"));
-    let deadline = Instant::now() + USER_PATIENCE;
-    let user = loop {
-        if let Some(user) = look_up()? {
-            break user;
-        }
-        match useradd(name) {
-            Ok(status) if status.success() => tracing::info!(user = name, "made the service user"),
-            Ok(_) if Instant::now() < deadline => std::thread::sleep(USER_PAUSE),
-            Ok(status) => {
-                bail!("useradd could not make the user {name} ({status}); make it yourself or set service_user")
+    let user = match look_up()? {
+        Some(user) => user,
+        None => {
+            let users = std::fs::File::open(USERS).with_context(|| format!("could not open {USERS}"))?;
+            let _one = Flock::lock(users, FlockArg::LockExclusive)
+                .map_err(|(_, error)| error)
+                .with_context(|| format!("could not lock {USERS}"))?;
+            if look_up()?.is_none() {
+                make_user(name)?;
             }
-            Err(error) => {
-                bail!("there is no user {name} and no useradd ({error}); make it yourself or set service_user")
-            }
-        }
-        if Instant::now() >= deadline && look_up()?.is_none() {
-            bail!("useradd made no user {name}");
+            look_up()?.with_context(|| format!("useradd made no user {name}"))?
         }
     };
     if user.uid.is_root() {
@@ -61,9 +54,14 @@ pub(super) fn ensure_service_user(name: &str) -> anyhow::Result<Service> {
     Ok(Service { uid: user.uid, gid: user.gid })
 }
 
-fn useradd(name: &str) -> std::io::Result<ExitStatus> {
+fn make_user(name: &str) -> anyhow::Result<()> {
     let words = ["--system", "--user-group", "--no-create-home", "--home-dir", "/nonexistent"];
-    Command::new("useradd").args(words).args(["--shell", "/usr/sbin/nologin", name]).status()
+    match Command::new("useradd").args(words).args(["--shell", "/usr/sbin/nologin", name]).status() {
+        Ok(status) if status.success() => tracing::info!(user = name, "made the service user"),
+        Ok(status) => bail!("useradd could not make the user {name} ({status}); make it yourself or set service_user"),
+        Err(error) => bail!("there is no user {name} and no useradd ({error}); make it yourself or set service_user"),
+    }
+    Ok(())
 }
 
 fn make_directory(path: &Path, mode: u32, owner: Option<Service>) -> anyhow::Result<()> {
