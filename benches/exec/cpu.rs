@@ -12,9 +12,10 @@
 use super::harness::{Daemon, processes};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 
 /// Kernel threads are the children of this one.
 const KTHREADD: i32 = 2;
@@ -150,10 +151,17 @@ fn with_children(pid: i32) -> f64 {
 
 /// All of them: /proc/PID/schedstat counts nanoseconds.
 fn kernel_threads() -> f64 {
+    static COUNTED: Mutex<(BTreeMap<i32, u64>, u64)> = Mutex::new((BTreeMap::new(), 0));
     let threads =
         processes::all().into_iter().filter(|pid| processes::stat(*pid).is_some_and(|stat| stat.parent == KTHREADD));
     let nanoseconds = |pid: i32| -> Option<u64> {
         fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?.split_whitespace().next()?.parse().ok()
     };
-    threads.filter_map(nanoseconds).sum::<u64>() as f64 / 1e6
+    let now: BTreeMap<i32, u64> = threads.filter_map(|pid| Some((pid, nanoseconds(pid)?))).collect();
+    let mut counted = COUNTED.lock().expect("nobody panics while counting");
+    let (before, total) = &mut *counted;
+    // By thread: one that has ended takes nothing back with it.
+    *total += now.iter().map(|(pid, now)| now.saturating_sub(before.get(pid).copied().unwrap_or(0))).sum::<u64>();
+    *before = now;
+    *total as f64 / 1e6
 }

@@ -42,7 +42,10 @@ pub fn config(pool: u64, durability: &str) -> String {
 /// What makes interpreters wait.
 pub fn warm_python(idle: usize) -> String {
     let modules: Vec<String> = MODULES.iter().map(|module| format!("\"{module}\"")).collect();
-    format!("[warm_python]\nprofiles = [\"{PROFILE}\"]\nidle = {idle}\npreload = [{}]\n", modules.join(", "))
+    format!(
+        "[warm_python]\nprofiles = [\"{PROFILE}\"]\nmin = {idle}\nmax = {idle}\npreload = [{}]\n",
+        modules.join(", ")
+    )
 }
 
 impl Served {
