@@ -21,6 +21,9 @@ const JUDGE_MS: &[f64] = &[0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 25.0];
 /// Buckets of a wait for the journal.
 const EVIDENCE_MS: &[f64] = &[0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 5.0, 25.0, 100.0];
 
+/// How often times are sorted into their buckets.
+const UPKEEP: Duration = Duration::from_secs(5);
+
 static TENANTS: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 /// The way to the text of `/metrics`.
@@ -60,6 +63,16 @@ impl Metrics {
         counter!("sandbox_cpu_ms").absolute(0);
         counter!("sandbox_gpu_ms").absolute(0);
         Ok(Self(handle))
+    }
+
+    /// Sorts what was measured into its buckets, again and again: until then each time is kept as it is, about a hundred bytes
+    /// of an exec, and a daemon whose metrics nobody reads would grow for ever.
+    pub async fn keep_up(self) {
+        let mut tick = tokio::time::interval(UPKEEP);
+        loop {
+            tick.tick().await;
+            self.0.run_upkeep();
+        }
     }
 
     /// The text of `/metrics`.

@@ -120,6 +120,7 @@ async fn serve_until_end(parts: Parts) -> anyhow::Result<i32> {
     let watcher = tokio::spawn(pipeline.clone().watch_pressure());
     let access = Access::new(config.access.clone(), ledger.clone());
     let metrics = Metrics::start().context("the metrics")?;
+    let counter = tokio::spawn(metrics.clone().keep_up());
     let state = State {
         ledger: ledger.clone(),
         journal: journal.clone(),
@@ -194,6 +195,7 @@ async fn serve_until_end(parts: Parts) -> anyhow::Result<i32> {
     drain_answers(&pipeline).await;
     keeper.abort();
     watcher.abort();
+    counter.abort();
     reaper.abort(); // an end that is cut short is finished at the next start
     ledger.close().await;
     journal.close().await;
