@@ -16,11 +16,11 @@ help:
 	@echo "make run    build, start the daemon if none runs, run a first program in a sandbox"
 	@echo "make stop   stop the daemon that make run started"
 	@echo "make test   run every test (as root, on this kernel, nothing is skipped)"
-	@echo "make test-vm  the package, the unit and the spawn, security and integration suites in an emulated machine with systemd and cgroup v2 (an hour and a half)"
+	@echo "make test-vm  the package, the unit, Podman and the spawn, security and integration suites in an emulated machine with systemd and cgroup v2 (three quarters of an hour)"
 	@echo "make install  into PREFIX=/usr/local below DESTDIR= (make build first); make uninstall takes it away"
 	@echo "make deb    a Debian package, in target/debian"
 	@echo "make test-package  what make install and the package contain, and the unit's exposure"
-	@echo "make test-vm-short  of that the package and the unit: restarts, kills, a reboot and a power cut under load (ten minutes and the build)"
+	@echo "make test-vm-short  of that the package, the unit and Podman: restarts, kills, a reboot and a power cut under load (ten minutes and the build)"
 	@echo "make lint   formatting, clippy and docs, warnings denied"
 	@echo "make bench  exec latency next to raw fork+exec and other sandboxes; cost of a decision and of evidence (six minutes;"
 	@echo "            ARGS=--quick for a try)"
@@ -58,7 +58,7 @@ test: setup-test
 test-vm: setup-test
 	tests/vm/run
 
-# The part that CI runs: the package and the unit, restarted, killed, booted anew and cut off from power, on cgroup v2.
+# The part that CI runs: the package, the unit and Podman, restarted, killed, booted anew and cut off from power, on cgroup v2.
 test-vm-short: setup-test deb
 	VM_DEB="$$(ls target/debian/*.deb)" $(RUNNER) tests/vm/run -t 2400 short
 
@@ -68,6 +68,7 @@ fetch-vm: setup-test
 
 lint: setup
 	$(CARGO) fmt --check
+	rustfmt --check --edition 2024 build.rs src/isolation/child/main.rs # a crate of its own (build.rs)
 	$(CARGO) clippy --locked --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps
 

@@ -11,6 +11,7 @@ fn good() -> Facts {
         capabilities: u64::MAX,
         missing_namespaces: vec![],
         max_user_namespaces: Some(63_000),
+        memfd_noexec: Some(1),
         unprivileged_userns_clone: Some(1),
         apparmor_restricts_userns: None,
         apparmor_label: "unconfined".to_owned(),
@@ -77,6 +78,12 @@ fn landlock_that_is_off_is_told_from_one_that_is_not_there() {
     only(&none, "landlock", State::Failed, &["not in this kernel", "CONFIG_SECURITY_LANDLOCK"]);
     let old = Facts { landlock_abi: 2, ..good() };
     only(&old, "landlock", State::Degraded, &["ABI 2", "truncate", "tcp", "landlock_min_abi"]);
+}
+
+#[test]
+fn a_host_that_executes_nothing_from_memory_is_told_so() {
+    let facts = Facts { memfd_noexec: Some(2), ..good() };
+    only(&facts, "memory files", State::Failed, &["sysctl vm.memfd_noexec=1"]);
 }
 
 #[test]
@@ -160,8 +167,10 @@ fn a_plain_container_is_told_what_its_run_line_lacks() {
              sandboxd:/var/lib/sandboxd)"
         )
     );
-    let podman = of(Container::Podman).cure.expect("a cure");
-    assert!(podman.starts_with("podman run --cap-add") && podman.contains("unmask=ALL"), "{podman}");
+    let podman = Facts { capabilities: 0x8004_05fb, ..plain(Container::Podman) };
+    let podman = findings(&podman).pop().and_then(|finding| finding.cure).expect("a cure");
+    assert!(podman.starts_with("podman run --cap-add SYS_ADMIN") && podman.contains("unmask=ALL"), "{podman}");
+    assert!(podman.contains("--cap-add MKNOD"), "Docker's containers have it, Podman's don't: {podman}");
     let other = of(Container::Other).cure.expect("a cure");
     assert!(other.contains("privileged: true"), "{other}");
     // The findings before it point to it instead of to sysctls and units that the container does not have.

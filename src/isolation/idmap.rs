@@ -5,7 +5,7 @@
 //! 1000 belongs to the service user outside, and neither side ever holds the other's id.
 #![forbid(unsafe_code)]
 
-use super::sys::{self, Forked, SingleThreaded};
+use super::sys::{self, Forked, NamespaceKind, SingleThreaded};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::signal::{Signal, kill};
@@ -97,9 +97,17 @@ impl Ranges {
         Ok(())
     }
 
-    /// The namespace of this kind (`mnt`, `net`, …) of a child that is alive.
-    pub fn namespace(&self, child: Pid, kind: &str) -> Option<OwnedFd> {
-        let path = format!("{child}/ns/{kind}");
+    /// The namespace of this kind of a child that is alive: by its pidfd, or on an older kernel by its name in /proc.
+    pub fn namespace(&self, child: Pid, pidfd: BorrowedFd<'_>, kind: NamespaceKind) -> Option<OwnedFd> {
+        if let Ok(namespace) = sys::namespace_of(pidfd, kind) {
+            return Some(namespace);
+        }
+        let name = match kind {
+            NamespaceKind::Mount => "mnt",
+            NamespaceKind::Net => "net",
+            NamespaceKind::Ipc => "ipc",
+        };
+        let path = format!("{child}/ns/{name}");
         openat(&self.proc_dir, path.as_str(), OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()).ok()
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Read and execute for the whole root (everything in it is meant to be seen), write only for the areas named
 //! here. TCP is refused altogether where the profile says so; signals and abstract sockets never leave the sandbox.
-//! The front uses the same rules for itself.
+//! A sandbox's rules are numbers that its child hands to the kernel ([`wanted`]); the front makes its own with the crate ([`Rules`]).
 #![forbid(unsafe_code)]
 
 use super::sys;
@@ -46,16 +46,70 @@ pub fn missing(abi: u32) -> Vec<&'static str> {
     ADDED.iter().filter(|(since, _)| *since > abi).map(|&(_, what)| what).collect()
 }
 
-/// A ruleset being built.
+/// What a sandbox asks Landlock for, in the kernel's own numbers: the child has no crate that knows them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wanted {
+    /// `struct landlock_ruleset_attr`: files, ports and scopes that are refused unless a rule allows them.
+    pub attributes: [u64; 3],
+    /// How many bytes of it this ABI has.
+    pub attributes_len: u8,
+    /// To read and execute.
+    pub read: u64,
+    /// To use what is there as a device: read, write, ioctl.
+    pub devices: u64,
+    /// To read, execute and change, but for device nodes.
+    pub write: u64,
+}
+
+/// What a sandbox on a kernel of this ABI asks for; none if there is no Landlock. Whether a sandbox may do without is the
+/// profile's decision: where it requires the layer, the warden prepares nothing (`warden::setup`).
+#[must_use]
+pub fn wanted(abi: u32, tcp: Tcp) -> Option<Wanted> {
+    let known = known(abi);
+    if known == ABI::Unsupported {
+        return None;
+    }
+    let none = BitFlags::<AccessNet>::empty();
+    let net = if tcp == Tcp::None && known >= ABI::V4 { AccessNet::BindTcp | AccessNet::ConnectTcp } else { none };
+    let scopes = if known >= ABI::V6 { Scope::AbstractUnixSocket | Scope::Signal } else { BitFlags::empty() };
+    Some(Wanted {
+        attributes: [AccessFs::from_all(known).bits(), net.bits(), scopes.bits()],
+        attributes_len: match known {
+            ABI::V1 | ABI::V2 | ABI::V3 => 8,
+            ABI::V4 | ABI::V5 => 16,
+            _ => 24,
+        },
+        read: AccessFs::from_read(known).bits(),
+        devices: devices(known).bits(),
+        write: write(known).bits(),
+    })
+}
+
+fn known(abi: u32) -> ABI {
+    ABI::from(i32::try_from(abi).unwrap_or(i32::MAX))
+}
+
+fn write(abi: ABI) -> BitFlags<AccessFs> {
+    AccessFs::from_all(abi) & !(AccessFs::MakeChar | AccessFs::MakeBlock)
+}
+
+fn devices(abi: ABI) -> BitFlags<AccessFs> {
+    (AccessFs::ReadFile | AccessFs::ReadDir | AccessFs::WriteFile | AccessFs::IoctlDev) & AccessFs::from_all(abi)
+}
+
+/// A ruleset being built, for the front's own wall; on ABI 0 there is none, and no wall goes up.
 pub struct Rules {
-    created: RulesetCreated,
+    created: Option<RulesetCreated>,
     abi: ABI,
 }
 
 impl Rules {
     /// A ruleset that refuses everything this kernel can refuse.
     pub fn new(abi: u32, tcp: Tcp) -> Result<Self, Errno> {
-        let abi = ABI::from(i32::try_from(abi).unwrap_or(i32::MAX));
+        let abi = known(abi);
+        if abi == ABI::Unsupported {
+            return Ok(Self { created: None, abi });
+        }
         // Best effort only within the crate: how much the kernel has is `report`'s word, and the profile's
         // `require` has decided on it before we come here.
         let mut ruleset = Ruleset::default()
@@ -69,13 +123,14 @@ impl Rules {
             ruleset = ruleset.scope(Scope::AbstractUnixSocket | Scope::Signal).map_err(|_| Errno::EINVAL)?;
         }
         let created = ruleset.create().map_err(|_| Errno::last())?;
-        Ok(Self { created, abi })
+        Ok(Self { created: Some(created), abi })
     }
 
     fn allow(self, path: &str, access: BitFlags<AccessFs>) -> Result<Self, Errno> {
+        let Some(created) = self.created else { return Ok(self) };
         let fd = PathFd::new(path).map_err(|_| Errno::last())?;
-        let created = self.created.add_rule(PathBeneath::new(fd, access)).map_err(|_| Errno::last())?;
-        Ok(Self { created, abi: self.abi })
+        let created = created.add_rule(PathBeneath::new(fd, access)).map_err(|_| Errno::last())?;
+        Ok(Self { created: Some(created), abi: self.abi })
     }
 
     /// Lets everything below `path` be read and executed.
@@ -86,14 +141,7 @@ impl Rules {
 
     /// Lets everything below `path` be read, executed and changed, but for device nodes.
     pub fn allow_write(self, path: &str) -> Result<Self, Errno> {
-        let access = AccessFs::from_all(self.abi) & !(AccessFs::MakeChar | AccessFs::MakeBlock);
-        self.allow(path, access)
-    }
-
-    /// Lets existing files below `path` be used as devices: read, write, ioctl.
-    pub fn allow_devices(self, path: &str) -> Result<Self, Errno> {
-        let access = (AccessFs::ReadFile | AccessFs::ReadDir | AccessFs::WriteFile | AccessFs::IoctlDev)
-            & AccessFs::from_all(self.abi);
+        let access = write(self.abi);
         self.allow(path, access)
     }
 
@@ -103,21 +151,11 @@ impl Rules {
         if access.is_empty() { Ok(self) } else { self.allow(path, access) }
     }
 
-    /// Puts the wall up around this thread and its children. Sets no_new_privs.
+    /// Puts the wall up around this thread and its children. Sets no_new_privs, if there is a wall.
     pub fn restrict_self(self) -> Result<(), Errno> {
-        self.restrict(true)
-    }
-
-    /// The same where no_new_privs is set already.
-    pub fn restrict_without_new_privs(self) -> Result<(), Errno> {
-        self.restrict(false)
-    }
-
-    fn restrict(self, no_new_privs: bool) -> Result<(), Errno> {
-        // On ABI 0 the crate does nothing and says so; whether that is enough was the profile's decision.
-        let nothing_there = self.abi == ABI::Unsupported;
-        match self.created.no_new_privs(no_new_privs).restrict_self() {
-            Ok(status) if status.ruleset != RulesetStatus::NotEnforced || nothing_there => Ok(()),
+        let Some(created) = self.created else { return Ok(()) };
+        match created.restrict_self() {
+            Ok(status) if status.ruleset != RulesetStatus::NotEnforced => Ok(()),
             Ok(_) => Err(Errno::EOPNOTSUPP),
             Err(_) => Err(Errno::last()),
         }

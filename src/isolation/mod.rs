@@ -8,14 +8,18 @@
 //!
 //! It knows nothing of policy, HTTP or evidence: it is told what to build and reports what happened.
 
+#[macro_use]
+mod steps;
+
 pub mod attach;
 pub mod cgroup;
-pub mod child;
 pub mod etc;
 pub mod fault;
 pub mod idmap;
+pub mod image;
 pub mod landlock;
 pub mod netns;
+pub mod order;
 pub mod plan;
 pub mod probe;
 pub mod rlimits;

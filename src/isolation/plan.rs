@@ -1,10 +1,13 @@
 //! What a sandbox of one profile looks like, worked out once by the warden and read by every child it forks.
 //!
-//! All strings are ready for the kernel here, so that the child formats nothing.
+//! All strings are ready for the kernel here, so that the child formats nothing; `image.rs` writes them down for it.
 #![forbid(unsafe_code)]
 
+use super::image::{self, Sealed};
 use super::seccomp::{Instruction, can_be_loaded_ahead, for_init};
 use crate::model::{Limit, Limits, NetNamespace, Tcp};
+use nix::errno::Errno;
+use std::cell::OnceCell;
 use std::ffi::{CStr, CString};
 
 /// Where the root tree is moved in the warden's own minimal root, before it becomes the root.
@@ -189,6 +192,8 @@ pub struct SandboxPlan {
     pub init_filter: Vec<Instruction>,
     /// For tests of the walls of our own making: the step that is to fail. Never set by the daemon.
     pub sabotage: Option<super::fault::Step>,
+    /// All of it as the child reads it, once it was asked for.
+    sheet: OnceCell<Sealed>,
 }
 
 impl SandboxPlan {
@@ -218,7 +223,17 @@ impl SandboxPlan {
             filter,
             init_filter: for_init(),
             sabotage: None,
+            sheet: OnceCell::new(),
         }
+    }
+
+    /// The plan as the child reads it. From the first call on it is what it is.
+    pub fn sheet(&self) -> Result<&Sealed, Errno> {
+        if self.sheet.get().is_none() {
+            // Nobody else is here to have set it meanwhile: the cell is not shared between threads.
+            let _ = self.sheet.set(image::sheet(self)?);
+        }
+        self.sheet.get().ok_or(Errno::ENODATA)
     }
 }
 

@@ -85,7 +85,7 @@ impl Kernel {
             Layer::Seccomp => "use a kernel with CONFIG_SECCOMP_FILTER",
             Layer::Privileges => "start the daemon as root with a full capability bounding set",
             Layer::Memory | Layer::Pids | Layer::Cpu => {
-                "run under systemd with Delegate=yes (cgroup v2), or mount the v1 controller"
+                "run under systemd with Delegate=yes (cgroup v2; in a container, as its command and not behind a shell), or mount the v1 controller; if the kernel was booted without it, take cgroup_disable= off its command line (memory may want cgroup_enable=memory)"
             }
             Layer::Workspace => {
                 "put state_dir on ext4, xfs or btrfs (id-mapped mounts, Linux 5.12 or newer), not on overlayfs"

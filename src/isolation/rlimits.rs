@@ -3,8 +3,7 @@
 
 use super::warden::protocol::Life;
 use crate::model::{Limit, Limits};
-use nix::errno::Errno;
-use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
+use nix::sys::resource::{RLIM_INFINITY, Resource};
 
 /// Memory that may be locked: enough for a key store, too little to pin a host down.
 const MEMLOCK_BYTES: u64 = 8 << 20;
@@ -31,12 +30,17 @@ impl Rlimit {
         matches!(self.resource, Resource::RLIMIT_NOFILE | Resource::RLIMIT_CPU)
     }
 
-    /// Sets it. An amount above what the daemon itself was given becomes that: raising needs CAP_SYS_RESOURCE,
-    /// and less than asked for is never a hole.
-    pub fn set(self) -> Result<(), Errno> {
-        let (_, hard) = getrlimit(self.resource)?;
-        let amount = self.amount.min(hard);
-        setrlimit(self.resource, amount, amount)
+    /// The kernel's number of the resource.
+    #[must_use]
+    pub fn number(self) -> u32 {
+        self.resource as u32
+    }
+
+    /// Soft and hard limit. The child sets less if the daemon itself was given less: raising needs CAP_SYS_RESOURCE, and
+    /// less than asked for is never a hole.
+    #[must_use]
+    pub fn amount(self) -> u64 {
+        self.amount
     }
 }
 

@@ -1,31 +1,39 @@
-//! From a plan to a living sandbox: the parent's side of the fork.
+//! From a plan to a living sandbox: the parent's side. The child's is a program of its own (`child/`, `image.rs`).
 #![forbid(unsafe_code)]
 
 use super::attach::Attach;
 use super::cgroup::Group;
-use super::child::{Handles, init_main};
 use super::idmap::{Range, Ranges};
+use super::image::{self, Sealed};
 use super::netns::Nets;
 use super::plan::SandboxPlan;
-use super::sys::{self, Forked, SingleThreaded};
+use super::sys::{self, Call, Capability, CapabilitySets, ExecWords, NamespaceKind, Places, SingleThreaded};
 use super::warden::protocol::MESSAGE_MAX;
 use super::warden::wire;
 use crate::model::ProgramSignal;
 use nix::errno::Errno;
-use nix::fcntl::AT_FDCWD;
+use nix::fcntl::{AT_FDCWD, OFlag, open};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{setsockopt, sockopt};
+use nix::sys::stat::Mode;
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use nix::unistd::Pid;
 use rustix::event::EventfdFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ffi::CString;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 /// All namespaces but the cgroup one, which the child makes when it is in its group, and the network's.
-const NAMESPACES: i32 =
+pub const NAMESPACES: i32 =
     libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
 
 /// A network namespace that was there before, and how to get into it and out again.
 pub type Net<'a> = (&'a Nets, BorrowedFd<'a>);
+
+/// What is left of the rights over its own namespaces that a sandbox is born with: execve takes all that are not kept. They
+/// are enough to build it, and gone before anything of a caller's is near.
+const RIGHTS: [Capability; 5] =
+    [Capability::SysAdmin, Capability::NetAdmin, Capability::SetUid, Capability::SetGid, Capability::SetPcap];
 
 /// A sandbox takes a few milliseconds to build; this is for a machine that stands still.
 const BUILT_WITHIN_MS: u16 = 1000;
@@ -55,17 +63,92 @@ pub fn socket_pair() -> Result<(OwnedFd, OwnedFd), Errno> {
         .map_err(|errno| Errno::from_raw(errno.raw_os_error()))
 }
 
-/// Forks a sandbox. Gives back the sandbox and the front's end of its status socket.
+/// What every sandbox is started with.
+#[derive(Debug)]
+pub struct Kit {
+    null: OwnedFd,
+    program: Sealed,
+    places: Places,
+    /// Whose sandboxes these are, for ps.
+    owner: CString,
+}
+
+/// Numbers of the descriptors that a child is given: few are open below them.
+const FIRST_PLACE: RawFd = 64;
+/// Those of [`Inside`], /dev/null, the sheet, and groups to join.
+const PLACES: usize = 6 + JOINS_MAX;
+/// Most groups to join: one for each controller of v1, and some.
+const JOINS_MAX: usize = 8;
+
+impl Kit {
+    /// Opens /dev/null and lays the child's program out. `owner` is the name of the daemon's group, as /proc/PID/cmdline of
+    /// each sandbox shows it, with a slash behind it.
+    pub fn make(owner: &str) -> Result<Self, Errno> {
+        let owner = CString::new(format!("{owner}/")).map_err(|_| Errno::EINVAL)?;
+        let null = open("/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty())?;
+        let places = Places::keep(null.as_fd(), FIRST_PLACE, PLACES)?;
+        Ok(Self { null, program: image::program()?, places, owner })
+    }
+
+    /// /dev/null.
+    #[must_use]
+    pub fn null(&self) -> BorrowedFd<'_> {
+        self.null.as_fd()
+    }
+}
+
+/// The child's ends.
+#[derive(Debug)]
+pub struct Inside<'a> {
+    /// Orders from the warden.
+    pub orders: BorrowedFd<'a>,
+    /// Reports to the front.
+    pub status: BorrowedFd<'a>,
+    /// The detached root tree.
+    pub tree: BorrowedFd<'a>,
+    /// Where init writes when nothing but itself is left.
+    pub over: BorrowedFd<'a>,
+    /// v1: the `tasks` files of the groups to join.
+    pub join: &'a [BorrowedFd<'a>],
+    /// Whether the network namespace is its own.
+    pub own_net: bool,
+}
+
+/// Starts the child's program in these namespaces, born into `cgroup` if there is one (v2).
+pub fn start(
+    proof: &SingleThreaded,
+    plan: &SandboxPlan,
+    kit: &Kit,
+    inside: &Inside<'_>,
+    namespaces: i32,
+    cgroup: Option<BorrowedFd<'_>>,
+) -> Result<(Pid, OwnedFd), Errno> {
+    let sheet = plan.sheet()?;
+    let Inside { orders, status, tree, over, join, own_net } = *inside;
+    let given = [orders, status, kit.null(), tree, over, sheet.file.as_fd()].into_iter().chain(join.iter().copied());
+    let _filled = kit.places.fill(given.map(|fd| fd.as_raw_fd()))?;
+    let (first, own_net, len, joins) = (kit.places.first(), u8::from(own_net), sheet.len, join.len());
+    let word = CString::new(format!("{first} {own_net} {len} {joins}")).expect("digits hold no NUL");
+    let words = ExecWords::new(c"sandboxd-init", [&word, &kit.owner]);
+    let rights = CapabilitySets::of(&RIGHTS);
+    let mut calls = Vec::with_capacity(RIGHTS.len() + 2);
+    calls.push(Call::set_capabilities(&rights));
+    calls.extend(RIGHTS.map(Call::raise_ambient));
+    calls.push(Call::execute(kit.program.file.as_fd(), &words));
+    sys::start(proof, namespaces as u64, cgroup, &kit.places, &calls)
+}
+
+/// Makes a sandbox. Gives back the sandbox and the front's end of its status socket.
 ///
 /// With `net` it is born in that network namespace, else in one of its own.
-/// On an error nothing is left: a child that was forked is dead and reaped.
+/// On an error nothing is left: a child that was started is dead and reaped.
 pub fn spawn(
     proof: &SingleThreaded,
     plan: &SandboxPlan,
     group: &Group,
     ranges: &Ranges,
     range: Range,
-    null: BorrowedFd<'_>,
+    kit: &Kit,
     net: Option<Net<'_>>,
 ) -> Result<(Sandbox, OwnedFd), Errno> {
     let tree = sys::clone_tree(AT_FDCWD, &plan.tree, true)?;
@@ -75,35 +158,29 @@ pub fn spawn(
     let (status, status_inside) = socket_pair()?;
     let over = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
         .map_err(|errno| Errno::from_raw(errno.raw_os_error()))?;
-    let join = group.joins()?;
-    let join: Vec<BorrowedFd<'_>> = join.iter().map(AsFd::as_fd).collect();
-    let fork = |flags: i32| sys::fork_sandbox(proof, flags as u64, group.born_into());
-    let forked = match net {
-        None => fork(NAMESPACES | libc::CLONE_NEWNET)?,
+    let join = group.joins();
+    let inside = Inside {
+        orders: orders_inside.as_fd(),
+        status: status_inside.as_fd(),
+        tree: tree.as_fd(),
+        over: over.as_fd(),
+        join: &join,
+        own_net: net.is_none(),
+    };
+    let begin = |namespaces: i32| start(proof, plan, kit, &inside, namespaces, group.born_into());
+    let (child, pidfd) = match net {
+        None => begin(NAMESPACES | libc::CLONE_NEWNET)?,
         Some((nets, net)) => {
             nets.enter(net)?;
-            let forked = fork(NAMESPACES);
-            if !matches!(forked, Ok(Forked::Child)) {
-                nets.go_home();
-            }
-            forked?
+            let begun = begin(NAMESPACES);
+            nets.go_home();
+            begun?
         }
-    };
-    let (child, pidfd) = match forked {
-        Forked::Child => {
-            // The parent's ends: while a copy is open in here, the parent's death would not be seen as an end.
-            drop((orders, status));
-            let (orders, status, tree) = (orders_inside.as_fd(), status_inside.as_fd(), tree.as_fd());
-            let own_net = net.is_none();
-            let handles = Handles { orders, status, null, tree, over: over.as_fd(), join: &join, own_net };
-            init_main(plan, &handles, proof)
-        }
-        Forked::Parent(child, pidfd) => (child, pidfd),
     };
     // None if it has died already; then there is nothing to hold.
-    let mounts = ranges.namespace(child, "mnt");
-    let own = if net.is_none() { &["net", "ipc"][..] } else { &["ipc"] };
-    let slow = own.iter().filter_map(|kind| ranges.namespace(child, kind)).collect();
+    let mounts = ranges.namespace(child, pidfd.as_fd(), NamespaceKind::Mount);
+    let own = if net.is_none() { &[NamespaceKind::Net, NamespaceKind::Ipc][..] } else { &[NamespaceKind::Ipc] };
+    let slow = own.iter().filter_map(|&kind| ranges.namespace(child, pidfd.as_fd(), kind)).collect();
     let sandbox = Sandbox { pidfd, orders, over, mounts, slow, program: None, reaped: false };
     unless_dead(ranges.parent_write_id_maps(child, range))?;
     unless_dead(wire::send(sandbox.orders.as_fd(), MAPS_WRITTEN, &[]))?;

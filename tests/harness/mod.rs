@@ -331,13 +331,22 @@ impl Daemon {
         let pools = health.body["pool"].as_array().cloned().unwrap_or_default();
         pools.into_iter().find(|pool| pool["profile"] == profile).unwrap_or_else(|| panic!("no pool: {}", health.text))
     }
-    /// Waits until every shelf of the pool is full.
+    /// Waits until every shelf of the pool is full. One of them counts from its fork on; it is whole when the process is
+    /// there that is to become the program.
     pub fn wait_for_pool(&self) {
         wait_for("the pool is full", START_DEADLINE, || {
             let health = self.request("GET", "/v1/health", None);
             let pools = health.body["pool"].as_array().cloned().unwrap_or_default();
-            pools.iter().all(|pool| pool["idle"] == pool["target"]).then_some(())
+            let full = pools.iter().all(|pool| pool["idle"] == pool["target"]);
+            let idle: u64 = pools.iter().filter_map(|pool| pool["idle"].as_u64()).sum();
+            (full && self.parked_pids().len() as u64 == idle).then_some(())
         });
+    }
+
+    /// What the daemon occupies when its pool is full: what an exec is to leave no more than.
+    pub fn snapshot_at_rest(&self) -> Snapshot {
+        self.wait_for_pool();
+        self.snapshot_of_host()
     }
 
     /// What the daemon occupies on the host now.

@@ -160,7 +160,7 @@ fn without_a_daemon_it_says_so_and_fails() {
 fn ctrl_c_cancels_and_leaves_nothing() {
     let daemon = Daemon::start();
     daemon.shell(DEFAULT, "true");
-    let before = daemon.snapshot_of_host();
+    let before = daemon.snapshot_at_rest();
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGKILL] {
         let marker = marker();
         let mut ctl = sandboxctl(&daemon)

@@ -2,7 +2,7 @@
 //!
 //! Only processes that the test's own daemon made are killed, by pidfd, after a look at whose they are.
 
-use super::{cgroups_of, marked, marker, output_of, processes, program, shell, wait_for};
+use super::{cgroups_of, marked, marker, output_of, processes, program, shell, started_by, wait_for};
 use crate::harness::{Answer, Client, Daemon};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -68,8 +68,8 @@ impl Victim {
     fn assert_clean_restart(&mut self, marker: &str, front: i32) {
         wait_for("every payload is gone", GONE, || marked(marker).is_empty().then_some(()));
         let end = Instant::now() + super::patient(GONE);
-        while !marked(&self.config).is_empty() {
-            let told = || marked(&self.config).into_iter().map(describe).collect::<Vec<_>>().join("; ");
+        while !started_by(&self.config, front).is_empty() {
+            let told = || started_by(&self.config, front).into_iter().map(describe).collect::<Vec<_>>().join("; ");
             assert!(Instant::now() < end, "forked from the dead daemon and alive: {}", told());
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -122,7 +122,9 @@ fn under_load<T>(daemon: &Daemon, marker: &str, act: impl FnOnce() -> T) -> (T, 
     let over = AtomicBool::new(false);
     let got = Mutex::new(Vec::new());
     let socket = daemon.socket();
-    let request = shell(&format!("sleep 0.0{}; : {marker}", 2 + random(7)));
+    // Long enough to be found and looked at again before it ends.
+    let nap = super::patient(Duration::from_millis(20 + 10 * random(7))).as_secs_f64();
+    let request = shell(&format!("sleep {nap}; : {marker}"));
     let acted = std::thread::scope(|scope| {
         for _ in 0..CLIENTS {
             scope.spawn(|| {
@@ -155,7 +157,7 @@ fn answers(got: Vec<io::Result<Answer>>) -> Vec<Answer> {
 fn a_killed_payload_is_told_as_killed() {
     let daemon = Daemon::start();
     let marker = marker();
-    let before = daemon.snapshot_of_host();
+    let before = daemon.snapshot_at_rest();
     let (killed, got) = under_load(&daemon, &marker, || {
         let kills = (0..ROUNDS).map(|_| {
             a_moment(60);
@@ -179,7 +181,7 @@ fn a_killed_payload_is_told_as_killed() {
 fn a_killed_init_is_told_as_lost() {
     let daemon = Daemon::start();
     let marker = marker();
-    let before = daemon.snapshot_of_host();
+    let before = daemon.snapshot_at_rest();
     let (killed, got) = under_load(&daemon, &marker, || {
         let kills = (0..ROUNDS).map(|_| {
             a_moment(60);

@@ -25,6 +25,7 @@ mod grants;
 mod guard;
 mod idempotency;
 mod journal;
+mod lacking;
 mod large;
 mod lifecycle;
 mod live;
@@ -143,6 +144,12 @@ fn marked(marker: &str) -> Vec<i32> {
             .is_ok_and(|words| words.windows(marker.len()).any(|part| part == marker.as_bytes()))
     };
     processes::all().into_iter().filter(|pid| *pid != own_pid()).filter(has).collect()
+}
+
+/// Everything that was started by the daemon with this configuration, whose front had this pid: its own processes by their
+/// command line, its sandboxes by the name of its group on theirs.
+fn started_by(config: &str, front: i32) -> Vec<i32> {
+    [marked(config), marked(&format!("sandboxd-{front}/"))].concat()
 }
 
 fn own_pid() -> i32 {

@@ -1,8 +1,8 @@
 //! Sandboxes that wait: each is used once, nothing of one run reaches the next, and none is left behind.
 
 use super::{
-    DEFAULT, MIB, SOON, assert_ended, cgroups_of, limited, marked, marker, output_of, processes, program, python, run,
-    shell, usage, wait_for, with,
+    DEFAULT, MIB, SOON, assert_ended, cgroups_of, limited, marker, output_of, processes, program, python, run, shell,
+    usage, wait_for, with,
 };
 use crate::harness::Daemon;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -162,9 +162,9 @@ fn a_reload_drains_the_pool() {
 #[test]
 fn one_that_is_killed_while_it_waits_is_replaced_and_no_exec_fails_for_it() {
     let daemon = Daemon::start_with(FOUR, &[]);
-    let before = daemon.snapshot_of_host();
     let all = 28;
     wait_for("all of them wait", 2 * GONE, || (daemon.parked_pids().len() == all).then_some(()));
+    let before = daemon.snapshot_at_rest();
     for round in 0..8 {
         for init in daemon.parked_pids().into_iter().take(6) {
             // Init itself, or the process that would have become the program.
@@ -190,8 +190,9 @@ fn nothing_is_left_after(kill: impl FnOnce(&mut Daemon)) {
     let front = daemon.front_pid();
     // Counted as soon as they are forked; now they are all built.
     wait_for("all of them wait", 2 * GONE, || (daemon.parked_pids().len() >= 20).then_some(()));
+    assert!(super::started_by(&config, front).len() > 2 * 20, "each has an init and a process that waits");
     kill(&mut daemon);
-    wait_for("every process is gone", GONE, || marked(&config).is_empty().then_some(()));
+    wait_for("every process is gone", GONE, || super::started_by(&config, front).is_empty().then_some(()));
     daemon.restart();
     assert_eq!(output_of(&daemon, &program("echo", &["again"])), "again\n");
     assert_eq!(cgroups_of(front), Vec::<std::path::PathBuf>::new(), "cgroups of the dead daemon");

@@ -2,7 +2,7 @@
 //! killed in the middle.
 
 use super::store::{inside_store, with_image, with_image_and};
-use super::{Someone, json, refusal, sandbox, shell, wait_for, with};
+use super::{Someone, json, patient, refusal, sandbox, shell, wait_for, with};
 use crate::harness::{Answer, Daemon};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -334,7 +334,7 @@ fn a_daemon_that_is_killed_in_the_middle_leaves_a_store_that_fits_its_ledger() {
             counts
         });
         // A moment that differs from round to round, over a little more than one turn of all four.
-        std::thread::sleep(Duration::from_micros(2_000 + (round * 7_919) % 150_000));
+        std::thread::sleep(patient(Duration::from_micros(2_000 + (round * 7_919) % 150_000)));
         daemon.kill_front();
         for (sum, count) in done.iter_mut().zip(busy.join().unwrap()) {
             *sum += count;

@@ -191,7 +191,7 @@ fn processor_time_ends_it_however_many_processes_use_it() {
 fn a_client_that_hangs_up_cancels() {
     let daemon = Daemon::start();
     run(&daemon, &program("true", &[]));
-    let before = daemon.snapshot_of_host();
+    let before = daemon.snapshot_at_rest();
     for code in ["sleep 41", "trap '' TERM HUP PIPE; while :; do echo more; sleep 0.1; done", "setsid sleep 42 & wait"]
     {
         let marker = marker();

@@ -209,7 +209,7 @@ fn strict_bounds_the_great_ones_too() {
 fn a_bomb_leaves_nothing_behind() {
     let daemon = Daemon::start();
     daemon.shell(DEFAULT, "true"); // what is made once and kept is made now
-    let before = daemon.snapshot_of_host();
+    let before = daemon.snapshot_at_rest();
     for name in ["memory-private", "forks", "threads", "files-in-tmp", "bytes-in-shm"] {
         set_off(&daemon, DEFAULT, name, &Value::Null);
     }

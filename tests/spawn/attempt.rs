@@ -8,13 +8,12 @@ use nix::sys::socket::sockopt::SndBufForce;
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use sandboxd::isolation::attach::Attach;
 use sandboxd::isolation::cgroup::Group;
-use sandboxd::isolation::child::{Handles, init_main};
 use sandboxd::isolation::fault::{Fault, Step};
 use sandboxd::isolation::idmap::Range;
+use sandboxd::isolation::order::order;
 use sandboxd::isolation::plan::SandboxPlan;
-use sandboxd::isolation::spawn::{Sandbox, socket_pair, spawn};
-use sandboxd::isolation::sys::{Forked, fork_sandbox};
-use sandboxd::isolation::warden::protocol::{GO, Life, Request, Run, RunNumber, STATUS_LEN, Status, Workspace};
+use sandboxd::isolation::spawn::{Inside, NAMESPACES, Sandbox, socket_pair, spawn, start};
+use sandboxd::isolation::warden::protocol::{GO, Life, Run, RunNumber, STATUS_LEN, Status, Workspace};
 use sandboxd::isolation::warden::wire;
 use sandboxd::isolation::warden::words::Words;
 use sandboxd::model::{ExecId, Limit, Limits};
@@ -23,14 +22,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// How a child ends whose step failed; init reports it when it was the program's process.
 const FAULT_EXIT: i32 = 121;
-/// The namespaces of a sandbox, as `spawn` has them.
-const NAMESPACES: i32 = libc::CLONE_NEWUSER
-    | libc::CLONE_NEWNS
-    | libc::CLONE_NEWPID
-    | libc::CLONE_NEWIPC
-    | libc::CLONE_NEWUTS
-    | libc::CLONE_NEWNET;
-
 /// Room for an order that is longer than any may be.
 const ORDERS_BUFFER: usize = 4 << 20;
 
@@ -120,16 +111,15 @@ impl Attempt {
         let (group, range) = world.lend();
         let (parent, status) = match &self.by_hand {
             None => {
-                let (sandbox, status) =
-                    spawn(&world.proof, &self.plan, &group, &world.ranges, range, world.null.as_fd(), None)
-                        .expect("a sandbox can be forked");
+                let (sandbox, status) = spawn(&world.proof, &self.plan, &group, &world.ranges, range, &world.kit, None)
+                    .expect("a sandbox can be forked");
                 (Parent::Library(sandbox), status)
             }
             Some(by_hand) => self.fork_by_hand(by_hand, world, &group, range),
         };
         let (output, inside) = std::io::pipe().expect("a pipe");
         let inside = OwnedFd::from(inside);
-        let stdio = [world.null.as_fd(), inside.as_fd(), inside.as_fd(), inside.as_fd()];
+        let stdio = [world.kit.null(), inside.as_fd(), inside.as_fd(), inside.as_fd()];
         let fds = &stdio[..self.stdio];
         if let Parent::Library(sandbox) = &parent {
             let attach = Attach::of(&self.run.workspace, &self.run.limits, &self.plan.limits, &self.mounts)
@@ -144,8 +134,8 @@ impl Attempt {
                 }
             }
         }
-        let order = self.order.clone().unwrap_or_else(|| Request::Run(Box::new(self.run.clone())).encode());
-        match parent.order(&order, fds) {
+        let sent = self.order.clone().unwrap_or_else(|| order(&self.run));
+        match parent.order(&sent, fds) {
             Ok(()) | Err(Errno::EPIPE | Errno::ECONNRESET) => {} // it has failed already
             Err(errno) => panic!("the order could not be sent: {errno}"),
         }
@@ -160,29 +150,28 @@ impl Attempt {
     fn fork_by_hand(&self, by_hand: &ByHand, world: &World, group: &Group, range: Range) -> (Parent, OwnedFd) {
         let root = world.root();
         let tree = by_hand.tree.as_ref().unwrap_or(&root).as_fd();
-        let files = group.joins().expect("the group's files can be opened");
-        let join: Vec<BorrowedFd<'_>> =
-            by_hand.join.as_ref().map_or(&files[..], std::slice::from_ref).iter().map(AsFd::as_fd).collect();
+        let join = by_hand.join.as_ref().map_or_else(|| group.joins(), |join| vec![join.as_fd()]);
         let (orders, orders_inside) = socket_pair().expect("a socket pair");
         setsockopt(&orders, SndBufForce, &ORDERS_BUFFER).expect("root gives a socket any buffer");
         let (status, status_inside) = socket_pair().expect("a socket pair");
-        let over = world.null.as_fd(); // nobody here waits for it
-        let forked = fork_sandbox(&world.proof, NAMESPACES as u64, group.born_into()).expect("a sandbox can be forked");
-        let (child, pidfd) = match forked {
-            Forked::Child => {
-                let (orders, status) = (orders_inside.as_fd(), status_inside.as_fd());
-                let handles =
-                    Handles { orders, status, null: world.null.as_fd(), tree, over, join: &join, own_net: true };
-                init_main(&self.plan, &handles, &world.proof)
-            }
-            Forked::Parent(child, pidfd) => (child, pidfd),
-        };
+        let (orders_in, status_in) = (orders_inside.as_fd(), status_inside.as_fd());
+        let over = world.kit.null(); // nobody here waits for it
+        let inside = Inside { orders: orders_in, status: status_in, tree, over, join: &join, own_net: true };
+        let namespaces = NAMESPACES | libc::CLONE_NEWNET;
+        let started = start(&world.proof, &self.plan, &world.kit, &inside, namespaces, group.born_into());
+        let (child, pidfd) = started.expect("a sandbox can be started");
         if !by_hand.no_maps {
             world.ranges.parent_write_id_maps(child, range).expect("the id maps can be written");
         }
         match wire::send(orders.as_fd(), b"M", &[]) {
             Ok(()) | Err(Errno::EPIPE | Errno::ECONNRESET) => {} // it has failed already
             Err(errno) => panic!("the child could not be told of its maps: {errno}"),
+        }
+        if by_hand.no_orders {
+            // An end that is closed sooner is met sooner, where the child ties its life to ours; and one that is closed
+            // with a word unread is an error, not an end.
+            await_readable(orders.as_fd(), "the word that it waits");
+            wire::receive(orders.as_fd(), &mut [0]).expect("its word");
         }
         let orders = (!by_hand.no_orders).then_some(orders);
         (Parent::ByHand { pidfd, orders }, status)

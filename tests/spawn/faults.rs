@@ -6,14 +6,15 @@ use super::world::{DEADLINE, World};
 use nix::errno::Errno;
 use nix::sys::wait::{WaitStatus, waitpid};
 use sandboxd::isolation::fault::Step;
+use sandboxd::isolation::order::order;
 use sandboxd::isolation::plan::{Mask, NEW_ROOT, ProcMask};
 use sandboxd::isolation::seccomp::Instruction;
-use sandboxd::isolation::spawn::spawn;
+use sandboxd::isolation::spawn::{Inside, NAMESPACES, socket_pair, spawn, start};
 use sandboxd::isolation::sys;
-use sandboxd::isolation::warden::protocol::{MESSAGE_MAX, Request, RunNumber, Status};
+use sandboxd::isolation::warden::protocol::{MESSAGE_MAX, Request, RunNumber, Status, Workspace};
 use sandboxd::isolation::warden::words::WORD_MAX;
 use std::ffi::CString;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// All of them.
@@ -24,6 +25,8 @@ pub fn tests() -> Vec<Test> {
     add("without_a_fault_the_signal_that_ends_a_program_is_told", a_run_that_ends_by_a_signal);
     add("without_a_fault_a_program_gets_as_many_words_as_may_be_asked_for", a_run_with_the_most_words);
     add("without_a_fault_a_filter_that_comes_last_holds_as_well", a_run_whose_filter_comes_last);
+    add("without_landlock_a_plan_that_does_without_it_runs_behind_the_other_walls", a_run_without_landlock);
+    add("a_child_is_born_with_five_rights_and_no_more", the_rights_of_a_child);
     add("a_group_that_takes_no_tasks_is_enospc", a_full_group);
     add("a_warden_that_dies_before_the_maps_are_told_leaves_no_process", a_warden_that_dies_early);
     add("maps_that_nobody_wrote_leave_nobody_to_become", no_maps);
@@ -53,8 +56,8 @@ pub fn tests() -> Vec<Test> {
     tests
 }
 
-fn copy(fd: &OwnedFd) -> OwnedFd {
-    fd.try_clone().expect("a descriptor can be copied")
+fn copy(fd: BorrowedFd<'_>) -> OwnedFd {
+    fd.try_clone_to_owned().expect("a descriptor can be copied")
 }
 
 fn a_good_run(world: &mut World) {
@@ -70,6 +73,24 @@ fn a_run_whose_filter_comes_last(world: &mut World) {
     attempt.plan.filter_ahead = false;
     let output = "Seccomp:\t2\n".to_owned();
     assert_eq!(attempt.make(world), Seen { statuses: vec![Status::Exited(0)], output });
+}
+
+/// `/proc/self/comm` may be written as far as mounts and modes go: of all walls only Landlock says no.
+fn a_run_without_landlock(world: &mut World) {
+    let code = "(echo x >/proc/self/comm) 2>/dev/null && echo open || echo shut; grep ^Seccomp: /proc/self/status";
+    let seen = Attempt::of(world, "sh", &["sh", "-c", code]).make(world);
+    assert_eq!(seen, Seen { statuses: vec![Status::Exited(0)], output: "shut\nSeccomp:\t2\n".to_owned() });
+    // Whatever becomes of the workspace: each kind of it adds its own rule.
+    for workspace in [Workspace::ThrowAway { inputs: false }, Attempt::new(world).run.workspace] {
+        let mut attempt = Attempt::of(world, "sh", &["sh", "-c", code]);
+        if matches!(workspace, Workspace::ThrowAway { .. }) {
+            attempt.mounts.clear();
+        }
+        attempt.run.workspace = workspace;
+        attempt.plan.landlock_abi = 0;
+        let output = "open\nSeccomp:\t2\n".to_owned();
+        assert_eq!(attempt.make(world), Seen { statuses: vec![Status::Exited(0)], output });
+    }
 }
 
 fn a_run_with_the_most_words(world: &mut World) {
@@ -88,8 +109,38 @@ fn a_run_that_ends_by_a_signal(world: &mut World) {
 
 fn a_full_group(world: &mut World) {
     let mut attempt = Attempt::new(world);
-    attempt.by_hand = Some(ByHand { join: Some(copy(&world.full)), ..ByHand::default() });
+    attempt.by_hand = Some(ByHand { join: Some(copy(world.full.as_fd())), ..ByHand::default() });
     attempt.make(world).assert_fault(Step::JoinCgroup, 0, Errno::ENOSPC);
+}
+
+/// While it waits for its maps a child has done nothing yet: what it holds there is all that it ever holds.
+fn the_rights_of_a_child(world: &mut World) {
+    /// SETGID, SETUID, SETPCAP, NET_ADMIN, SYS_ADMIN (linux/capability.h).
+    const RIGHTS: u64 = 1 << 6 | 1 << 7 | 1 << 8 | 1 << 12 | 1 << 21;
+    let (group, range) = world.lend();
+    let (plan, tree) = (world.plan(), world.root());
+    let [(orders, orders_in), (status, status_in)] = [(); 2].map(|()| socket_pair().expect("a socket pair"));
+    let join = group.joins();
+    let inside = Inside {
+        orders: orders_in.as_fd(),
+        status: status_in.as_fd(),
+        tree: tree.as_fd(),
+        over: world.kit.null(),
+        join: &join,
+        own_net: true,
+    };
+    let namespaces = NAMESPACES | libc::CLONE_NEWNET;
+    let (child, _pidfd) =
+        start(&world.proof, &plan, &world.kit, &inside, namespaces, group.born_into()).expect("a child");
+    let known = std::fs::read_to_string(format!("/proc/{child}/status")).expect("it waits");
+    drop((orders, orders_in, status, status_in)); // nobody tells it of its maps: it ends
+    waitpid(child, None).expect("a child of ours");
+    drop(join);
+    world.take_back(group, range);
+    for set in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
+        let line = known.lines().find_map(|line| line.strip_prefix(set)?.strip_prefix(':')).expect("a set");
+        assert_eq!(u64::from_str_radix(line.trim(), 16), Ok(RIGHTS), "{set} in {known}");
+    }
 }
 
 /// The warden dies between the fork and its word that the maps are written, when the child has no death signal yet.
@@ -101,7 +152,7 @@ fn a_warden_that_dies_early(world: &mut World) {
     let Some(stand_in) = sys::fork_plain(&world.proof).expect("a process can be forked") else {
         sys::load_seccomp(&death_at_sendmsg()).expect("root loads any valid filter");
         // sendmsg is what `spawn` tells the child with; the kernel ends us there. The child makes no such call.
-        let _ = spawn(&world.proof, &plan, &group, &world.ranges, range, world.null.as_fd(), None);
+        let _ = spawn(&world.proof, &plan, &group, &world.ranges, range, &world.kit, None);
         sys::exit_now(0);
     };
     let ended = waitpid(stand_in, None).expect("our child");
@@ -156,7 +207,7 @@ fn no_maps(world: &mut World) {
 
 fn a_tree_that_is_no_mount(world: &mut World) {
     let mut attempt = Attempt::new(world);
-    attempt.by_hand = Some(ByHand { tree: Some(copy(&world.null)), ..ByHand::default() });
+    attempt.by_hand = Some(ByHand { tree: Some(copy(world.kit.null())), ..ByHand::default() });
     attempt.make(world).assert_fault(Step::MoveTree, 0, Errno::EINVAL);
 }
 
@@ -191,7 +242,7 @@ fn another_message(world: &mut World) {
 
 fn long_orders(world: &mut World) {
     // Right in all but its length: nothing that is cut off may be left out in silence.
-    let mut order = Request::Run(Box::new(Attempt::new(world).run)).encode();
+    let mut order = order(&Attempt::new(world).run);
     order.resize(MESSAGE_MAX + 1, b'x');
     bad_orders(world, order, Errno::EMSGSIZE);
 }
@@ -216,7 +267,7 @@ fn no_orders(world: &mut World) {
 
 fn a_workspace_that_is_no_mount(world: &mut World) {
     let mut attempt = Attempt::new(world);
-    attempt.mounts[1] = copy(&world.null);
+    attempt.mounts[1] = copy(world.kit.null());
     let refused = Seen { statuses: Vec::new(), output: format!("not attached: {}", Errno::EINVAL) };
     assert_eq!(attempt.make(world), refused);
 }

@@ -24,7 +24,7 @@ fn fails_at(world: &mut World, step: Step) {
     attempt.plan.filter_ahead = step != Step::Seccomp; // it is loaded at one of two steps
     if step == Step::JoinCgroup && world.joins_by_birth() {
         // cgroup v2: the clone itself joins, so there is no file to write to unless one is given.
-        let join: OwnedFd = world.null.try_clone().expect("a descriptor can be copied");
+        let join: OwnedFd = world.kit.null().try_clone_to_owned().expect("a descriptor can be copied");
         attempt.by_hand = Some(ByHand { join: Some(join), ..ByHand::default() });
     }
     attempt.make(world).assert_fault(step, 0, Errno::EHWPOISON);

@@ -8,6 +8,7 @@ use sandboxd::isolation::landlock::kernel_abi;
 use sandboxd::isolation::plan::SandboxPlan;
 use sandboxd::isolation::rootfs::{WORKSPACES, enter_warden_root};
 use sandboxd::isolation::seccomp::{self, Filter};
+use sandboxd::isolation::spawn::Kit;
 use sandboxd::isolation::sys::{SingleThreaded, TreeAttributes, clone_tree, set_tree_attributes};
 use sandboxd::model::{CgroupMode, Limits, Rootfs, Tcp};
 use std::ffi::{CStr, CString};
@@ -64,8 +65,8 @@ pub struct World {
     pub proof: SingleThreaded,
     /// Uid ranges.
     pub ranges: Ranges,
-    /// `/dev/null`
-    pub null: OwnedFd,
+    /// What sandboxes are started with.
+    pub kit: Kit,
     /// `/dev/full`: whoever writes to it learns that there is no space.
     pub full: OwnedFd,
     tree: Tree,
@@ -79,7 +80,8 @@ impl World {
     /// Moves this process into a warden's root. The host's files are out of sight from then on.
     pub fn enter(fixture: &Fixture, tree: Tree, proof: SingleThreaded) -> Self {
         let device = |path: &str| open(path, OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty()).expect(path);
-        let (null, full) = (device("/dev/null"), device("/dev/full"));
+        let full = device("/dev/full");
+        let kit = Kit::make(tree.name()).expect("missing: memory files that can be executed (vm.memfd_noexec below 2)");
         let proc_dir = open("/proc", OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty());
         let text = seccomp::shipped("default").expect("a filter of this name is shipped");
         let filter = seccomp::parse("default", &text, &seccomp::shipped).expect("a shipped filter can be read");
@@ -90,7 +92,7 @@ impl World {
         // Any ids would do: the areas here are not id-mapped, as no step depends on who owns them.
         let ranges = Ranges::new(proc_dir.expect("missing: /proc"), 63, 0, 0);
         let landlock_abi = kernel_abi();
-        Self { proof, ranges, null, full, tree, root, filter, landlock_abi, last_group: 0 }
+        Self { proof, ranges, kit, full, tree, root, filter, landlock_abi, last_group: 0 }
     }
 
     /// What the daemon would plan for a profile with the default limits.

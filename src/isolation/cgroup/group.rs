@@ -34,7 +34,7 @@ impl Controller {
     }
 }
 
-/// A group in one hierarchy. Few descriptors are kept: every child that is forked gets a copy of each, and closes it.
+/// A group in one hierarchy.
 #[derive(Debug)]
 pub(super) struct Part {
     controller: Controller,
@@ -42,6 +42,8 @@ pub(super) struct Part {
     name: Rc<str>,
     /// v2: what a child is born into.
     directory: Option<OwnedFd>,
+    /// v1: what a child writes to, to join.
+    tasks: Option<OwnedFd>,
     /// Counters that were read once stay open: opening costs more than reading.
     open: RefCell<Vec<(&'static str, OwnedFd)>>,
 }
@@ -54,7 +56,10 @@ impl Part {
             _ => None,
         };
         let (parent, name) = (parent.clone(), name.clone());
-        let part = Self { controller, parent, name, directory, open: RefCell::default() };
+        let mut part = Self { controller, parent, name, directory, tasks: None, open: RefCell::default() };
+        if controller != Controller::Unified {
+            part.tasks = Some(part.open_file("tasks", OFlag::O_WRONLY)?);
+        }
         // A group that is used again has the same descriptors open as one that was not.
         for name in controller.counters() {
             let _ = part.with(name, |_| Ok(())); // pids.peak is there since 6.1
@@ -198,9 +203,9 @@ impl Group {
     }
 
     /// v1: the files that the child writes "0" to.
-    pub fn joins(&self) -> Result<Vec<OwnedFd>, Errno> {
-        let v1 = self.parts.iter().filter(|part| part.controller != Controller::Unified);
-        v1.map(|part| part.open_file("tasks", OFlag::O_WRONLY)).collect()
+    #[must_use]
+    pub fn joins(&self) -> Vec<BorrowedFd<'_>> {
+        self.parts.iter().filter_map(|part| part.tasks.as_ref()).map(AsFd::as_fd).collect()
     }
 
     /// v1: has the kernel tell when the group is out of memory. On v2 it kills the group itself.

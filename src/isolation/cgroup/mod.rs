@@ -33,6 +33,7 @@ use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 /// Our group below the daemon's own; the pid of the daemon follows.
 const PREFIX: &str = "sandboxd-";
@@ -138,8 +139,25 @@ fn is_kept_by_systemd(own: &OwnedFd) -> bool {
     Path::new("/run/systemd/system").is_dir() && !says("trusted.delegate") && !says("user.delegate")
 }
 
+/// The cure for a v2 group that is not the daemon's alone.
+const ALONE: &str = "run under systemd with Delegate=yes; in a container, as its command and not behind a shell";
+/// How long the groups of a dead daemon are tried again: their last processes may be dying yet.
+const SWEEP_PATIENCE: Duration = Duration::from_millis(200);
+const SWEEP_PAUSE: Duration = Duration::from_millis(2);
+
+/// Removes a group in which nobody lives; waits for those who die.
+fn remove_dead(group: &Path, deadline: Instant) {
+    while let Err(error) = std::fs::remove_dir(group)
+        && error.kind() == std::io::ErrorKind::ResourceBusy
+        && Instant::now() < deadline
+    {
+        std::thread::sleep(SWEEP_PAUSE);
+    }
+}
+
 /// Removes what an earlier daemon left: groups of ours whose daemon is gone. Errors are left for the next start.
 fn sweep(own: &Path) {
+    let deadline = Instant::now() + SWEEP_PATIENCE;
     for entry in std::fs::read_dir(own).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let Some(pid) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else { continue };
@@ -149,10 +167,10 @@ fn sweep(own: &Path) {
         }
         for group in std::fs::read_dir(entry.path()).into_iter().flatten().flatten() {
             if group.file_type().is_ok_and(|kind| kind.is_dir()) {
-                let _ = std::fs::remove_dir(group.path());
+                remove_dead(&group.path(), deadline);
             }
         }
-        let _ = std::fs::remove_dir(entry.path());
+        remove_dead(&entry.path(), deadline);
     }
 }
 
@@ -220,9 +238,7 @@ impl Tree {
                             Errno::EBUSY => "other processes are in the daemon's own group",
                             _ => errno.desc(),
                         };
-                        degraded.push(format!(
-                            "cgroup v2 controller {word} is not delegated ({why}); run under systemd with Delegate=yes"
-                        ));
+                        degraded.push(format!("cgroup v2 controller {word} is not delegated ({why}); {ALONE}"));
                     }
                 }
             }
@@ -230,7 +246,7 @@ impl Tree {
         enable(&own_group, &mut degraded);
         if is_kept_by_systemd(&own_group) {
             let path = parent.display();
-            degraded.push(format!("systemd has not delegated the cgroup {path}; run under systemd with Delegate=yes"));
+            degraded.push(format!("systemd has not delegated the cgroup {path}; {ALONE}"));
         }
         let name = format!("{PREFIX}{}", std::process::id());
         let (directory, path) = make_directory(&parent, &name)?;
@@ -245,6 +261,12 @@ impl Tree {
         let controller = Controller::Unified;
         let bases = vec![Base { controller, parent: own_group, directory: directory.into(), path }];
         Ok(Self { mode: CgroupMode::V2, bases, name, layers, degraded, spare: RefCell::default() })
+    }
+
+    /// The name of the daemon's part.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// v1 or v2.

@@ -7,19 +7,16 @@
 
 use super::Instruction;
 
-/// What `child/program.rs` calls from `TellWaiting` to `Exec`, with what the allocator may call meanwhile.
+/// What `child/program.rs` calls from `TellWaiting` to `Exec`; a terminal's ioctls aside, which a filter looks into.
 const NEEDED: &[libc::c_long] = &[
     libc::SYS_sendto,
     libc::SYS_recvmsg,
     libc::SYS_recvfrom,
     libc::SYS_openat,
     libc::SYS_openat2,
-    libc::SYS_newfstatat,
     libc::SYS_close,
     libc::SYS_close_range,
     libc::SYS_dup3,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_dup2,
     libc::SYS_fcntl,
     libc::SYS_fchdir,
     libc::SYS_getpid,
@@ -30,10 +27,6 @@ const NEEDED: &[libc::c_long] = &[
     libc::SYS_prlimit64,
     libc::SYS_landlock_add_rule,
     libc::SYS_landlock_restrict_self,
-    libc::SYS_brk,
-    libc::SYS_munmap,
-    libc::SYS_mremap,
-    libc::SYS_madvise,
     libc::SYS_exit_group,
     libc::SYS_execve,
 ];

@@ -1,4 +1,4 @@
-//! The filter of a sandbox's init: six calls, written by hand.
+//! The filter of a sandbox's init: four calls, written by hand.
 //!
 //! Init waits, says one word and leaves. The program's filter would hold it too, but is two hundred times as long, and
 //! the kernel translates and compiles a filter anew for each process that loads one: a fifth of a millisecond.
@@ -6,8 +6,7 @@
 use super::Instruction;
 
 /// All that init does once the program's process is forked: wait, tell, leave.
-const CALLS: [libc::c_long; 6] =
-    [libc::SYS_wait4, libc::SYS_waitid, libc::SYS_sendto, libc::SYS_write, libc::SYS_exit_group, libc::SYS_exit];
+const CALLS: [libc::c_long; 4] = [libc::SYS_wait4, libc::SYS_sendto, libc::SYS_write, libc::SYS_exit_group];
 
 /// `AUDIT_ARCH_*` of linux/audit.h.
 #[cfg(target_arch = "x86_64")]
@@ -27,7 +26,7 @@ const RETURN: u16 = 0x06;
 const ALLOW: u32 = 0x7fff_0000;
 const REFUSE: u32 = 0x0005_0000 | libc::EPERM as u32;
 
-/// The program: the architecture must be ours, the number one of the six; anything else is EPERM.
+/// The program: the architecture must be ours, the number one of the four; anything else is EPERM.
 #[must_use]
 pub fn for_init() -> Vec<Instruction> {
     let plain = |code, k| Instruction { code, jt: 0, jf: 0, k };

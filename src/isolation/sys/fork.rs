@@ -3,8 +3,6 @@
 use super::checked;
 use nix::errno::Errno;
 use nix::unistd::Pid;
-use std::convert::Infallible;
-use std::ffi::CStr;
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
@@ -39,7 +37,7 @@ pub enum Forked {
 /// `struct clone_args` of clone3(2), version 2 (with `cgroup`, Linux 5.7).
 #[repr(C, align(8))]
 #[derive(Default)]
-struct CloneArgs {
+pub(super) struct CloneArgs {
     flags: u64,
     pidfd: u64,
     child_tid: u64,
@@ -53,19 +51,25 @@ struct CloneArgs {
     cgroup: u64,
 }
 
+impl CloneArgs {
+    /// A child with these flags and, if given, in this cgroup (v2); a descriptor for it goes to `pidfd`, which must outlive
+    /// the call.
+    pub(super) fn new(flags: u64, cgroup: Option<BorrowedFd<'_>>, pidfd: &mut RawFd) -> Self {
+        let (into, cgroup) = cgroup.map_or((0, 0), |group| (CLONE_INTO_CGROUP, group.as_raw_fd() as u64));
+        Self {
+            flags: flags | into | libc::CLONE_PIDFD as u64,
+            pidfd: std::ptr::from_mut(pidfd).expose_provenance() as u64,
+            exit_signal: libc::SIGCHLD as u64,
+            cgroup,
+            ..Self::default()
+        }
+    }
+}
+
 /// Forks with these namespace flags and, if given, straight into a cgroup (v2). The child shares no memory.
 pub fn fork_sandbox(_proof: &SingleThreaded, flags: u64, cgroup: Option<BorrowedFd<'_>>) -> Result<Forked, Errno> {
     let mut pidfd: RawFd = -1;
-    let mut args = CloneArgs {
-        flags: flags | libc::CLONE_PIDFD as u64,
-        pidfd: std::ptr::from_mut(&mut pidfd) as u64,
-        exit_signal: libc::SIGCHLD as u64,
-        ..CloneArgs::default()
-    };
-    if let Some(group) = cgroup {
-        args.flags |= CLONE_INTO_CGROUP;
-        args.cgroup = group.as_raw_fd() as u64;
-    }
+    let args = CloneArgs::new(flags, cgroup, &mut pidfd);
     // SAFETY: clone3 wants a valid clone_args of the size given: `args` is that struct, zero but for what
     // is set above, and `pidfd` outlives the call. Without CLONE_VM the child has its own memory and stack,
     // and the proof says that no other thread can have held a lock at this moment.
@@ -83,15 +87,6 @@ pub fn fork_plain(_proof: &SingleThreaded) -> Result<Option<Pid>, Errno> {
     // SAFETY: fork(2) is unsafe because a lock may be held by another thread; the proof rules that out.
     let pid = checked(unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) })?;
     Ok((pid != 0).then(|| Pid::from_raw(pid as i32)))
-}
-
-/// Replaces this process. Returns only on failure. Both arrays end with a null pointer.
-pub fn execve(path: &CStr, argv: &[*const libc::c_char], envp: &[*const libc::c_char]) -> Result<Infallible, Errno> {
-    assert!(argv.last().is_some_and(|p| p.is_null()) && envp.last().is_some_and(|p| p.is_null()));
-    // SAFETY: `path` is a C string; both arrays end with null (checked above) and point into buffers that
-    // their owner keeps alive and that hold C strings (`Words` makes no other pointers).
-    unsafe { libc::execve(path.as_ptr(), argv.as_ptr(), envp.as_ptr()) };
-    Err(Errno::last())
 }
 
 /// Leaves at once: no destructors, no atexit handlers, no flushing of the parent's buffers.

@@ -7,8 +7,6 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 /// `_LINUX_CAPABILITY_VERSION_3`: two words per set.
 const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
-/// NOROOT, NO_SETUID_FIXUP and NO_CAP_AMBIENT_RAISE set, KEEP_CAPS clear, all four locked (linux/securebits.h).
-const SECUREBITS: libc::c_ulong = 0x01 | 0x02 | 0x04 | 0x08 | 0x20 | 0x40 | 0x80;
 /// Highest capability number to try; the kernel answers EINVAL past its own last one.
 const CAPABILITY_LAST_TRIED: libc::c_ulong = 63;
 
@@ -57,12 +55,6 @@ pub fn drop_bounding_set() -> Result<(), Errno> {
     Ok(())
 }
 
-/// Root is nobody special from here on, and that can't be undone.
-pub fn lock_securebits() -> Result<(), Errno> {
-    // NO_SETUID_FIXUP keeps the sets through a change of uid; the caller clears them by hand after it.
-    prctl(libc::PR_SET_SECUREBITS, SECUREBITS).map(drop)
-}
-
 /// execve can no longer add privileges.
 pub fn set_no_new_privs() -> Result<(), Errno> {
     prctl(libc::PR_SET_NO_NEW_PRIVS, 1).map(drop)
@@ -90,31 +82,6 @@ pub fn close_all_but(keep: &[RawFd]) -> Result<(), Errno> {
     close_range(first, libc::c_uint::MAX)
 }
 
-/// Has execve close every descriptor from `first` on.
-pub fn close_on_exec_from(first: RawFd) -> Result<(), Errno> {
-    // SAFETY: close_range takes plain numbers, and with this flag it closes nothing now.
-    let returned = unsafe {
-        libc::syscall(libc::SYS_close_range, first as libc::c_uint, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC)
-    };
-    checked(returned).map(drop)
-}
-
-/// From here on whatever comes in on this descriptor is SIGINT for our process group: F_SETSIG, F_SETOWN and O_ASYNC of
-/// fcntl(2). No pid is looked up when it happens, and nobody but the kernel sends it.
-pub fn interrupt_on_input(fd: RawFd) -> Result<(), Errno> {
-    /// asm-generic/fcntl.h; the crate has no name for it.
-    const F_SETSIG: libc::c_int = 10;
-    // SAFETY: getpid(2) takes nothing and can't fail.
-    let group = -unsafe { libc::getpid() };
-    for (command, value) in
-        [(F_SETSIG, libc::SIGINT), (libc::F_SETOWN, group), (libc::F_SETFL, libc::O_ASYNC | libc::O_NONBLOCK)]
-    {
-        // SAFETY: these commands of fcntl(2) take a plain number; a descriptor that is not open is EBADF.
-        checked(unsafe { libc::fcntl(fd, command, value) }.into())?;
-    }
-    Ok(())
-}
-
 /// Brings the loopback interface of this network namespace up.
 pub fn loopback_up() -> Result<(), Errno> {
     // SAFETY: socket(2) takes plain numbers.
@@ -131,7 +98,7 @@ pub fn loopback_up() -> Result<(), Errno> {
     checked(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as _, &raw const request) }.into()).map(drop)
 }
 
-/// Loads a compiled filter. Needs no_new_privs; comes last, as it may refuse whatever would come after.
+/// Loads a compiled filter. Needs no_new_privs, or root.
 pub fn load_seccomp(program: &[Instruction]) -> Result<(), Errno> {
     let len = libc::c_ushort::try_from(program.len()).map_err(|_| Errno::E2BIG)?;
     let prog = libc::sock_fprog { len, filter: program.as_ptr().cast::<libc::sock_filter>().cast_mut() };
@@ -149,32 +116,6 @@ pub fn landlock_abi() -> Result<u32, Errno> {
         libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0, LANDLOCK_CREATE_RULESET_VERSION)
     })?;
     Ok(u32::try_from(abi).unwrap_or(0))
-}
-
-/// The kernel's `struct sigaction` with the default disposition, no flags and an empty mask.
-const DEFAULT_ACTION: [u64; 4] = [0; 4];
-/// Highest signal number (`_NSIG`).
-const SIGNALS: libc::c_int = 64;
-/// Size of the kernel's signal set.
-const SIGNAL_SET_BYTES: usize = 8;
-
-/// Default disposition for every signal and an empty mask: what we ignore or block is not the program's business.
-pub fn reset_signals() -> Result<(), Errno> {
-    for signal in 1..=SIGNALS {
-        // The raw call, as the C library keeps 32 and 33 to itself and would leave them ignored.
-        // SAFETY: rt_sigaction reads a kernel sigaction, which DEFAULT_ACTION is; it writes nothing (null). KILL and
-        // STOP are refused with EINVAL, which is why the result does not matter.
-        unsafe {
-            libc::syscall(
-                libc::SYS_rt_sigaction,
-                signal,
-                DEFAULT_ACTION.as_ptr(),
-                std::ptr::null::<u64>(),
-                SIGNAL_SET_BYTES,
-            )
-        };
-    }
-    nix::sys::signal::SigSet::empty().thread_set_mask()
 }
 
 /// Ignores a signal from now on.

@@ -61,6 +61,12 @@ pub(super) struct Pool {
     next_look: Instant,
 }
 
+impl Shelf {
+    fn lacks(&self) -> bool {
+        self.usable && self.waiting.len() < usize::from(self.target)
+    }
+}
+
 impl Pool {
     /// Empty shelves, one per profile.
     pub(super) fn new(bounds: PoolBounds, usable: impl Iterator<Item = bool>, now: Instant) -> Self {
@@ -139,10 +145,14 @@ impl Pool {
         self.shelves.iter().any(|shelf| shelf.usable && 2 * shelf.waiting.len() < usize::from(shelf.target))
     }
 
+    /// Whether something is to be built.
+    pub(super) fn is_lacking(&self) -> bool {
+        self.shelves.iter().any(Shelf::lacks)
+    }
+
     /// When there is something to look at, if nothing else happens.
     pub(super) fn due(&self) -> Option<Instant> {
-        let lacking = |shelf: &&Shelf| shelf.usable && shelf.waiting.len() < usize::from(shelf.target);
-        let build = self.shelves.iter().filter(lacking).map(|shelf| shelf.not_before).min();
+        let build = self.shelves.iter().filter(|shelf| shelf.lacks()).map(|shelf| shelf.not_before).min();
         let any = self.shelves.iter().any(|shelf| !shelf.waiting.is_empty());
         build.into_iter().chain(any.then_some(self.next_look)).min()
     }

@@ -14,6 +14,7 @@ use super::workspaces::Workspaces;
 use crate::isolation::attach::Attach;
 use crate::isolation::cgroup::Group;
 use crate::isolation::idmap::{Range, Ranges};
+use crate::isolation::order::order;
 use crate::isolation::plan::SandboxPlan;
 use crate::isolation::spawn::spawn;
 use crate::model::{Layer, Limit};
@@ -201,7 +202,7 @@ impl Server {
         let clock = running.map(|run| run.deadline.min(run.next_cpu_look)).min();
         let retry = (!self.retired.is_empty()).then(|| now + RETRY);
         let pool = self.pool.due().map(|due| due.max(self.may_build()));
-        let trim = (self.grounds.tree.spare() > 0).then_some(self.heard + IDLE);
+        let trim = (self.grounds.tree.spare() > 0 && !self.pool.is_lacking()).then_some(self.heard + IDLE);
         let keeps = self.ranges.keeps_maps() || self.grounds.nets.borrow().spare() > 0;
         let maps = keeps.then_some(self.heard + MAPS_IDLE);
         match clock.into_iter().chain(retry).chain(pool).chain(trim).chain(maps).min() {
@@ -223,7 +224,7 @@ impl Server {
             Ok(Request::Run(run)) if fds.len() == run.fds() => {
                 self.heard = Instant::now();
                 self.lacking.get_or_insert(self.heard);
-                let reply = self.start(&run, len, &fds);
+                let reply = self.start(&run, &fds);
                 self.stirred = Instant::now();
                 self.reply_to_run(run.number, reply)
             }
@@ -328,8 +329,8 @@ impl Server {
         }
     }
 
-    /// Starts a run whose datagram is the first `len` bytes of the buffer. Its status socket, or why not.
-    fn start(&mut self, run: &Run, len: usize, stdio: &[OwnedFd]) -> Result<OwnedFd, Refused> {
+    /// Starts a run. Its status socket, or why not.
+    fn start(&mut self, run: &Run, stdio: &[OwnedFd]) -> Result<OwnedFd, Refused> {
         let profile = usize::from(run.profile);
         if run.set != self.set {
             return Err(Refused::Profile);
@@ -341,7 +342,7 @@ impl Server {
             return Err(Refused::Busy);
         }
         while let Some(slot) = self.pool.take(profile) {
-            match self.assign(slot, run, len, stdio) {
+            match self.assign(slot, run, stdio) {
                 // It died while it waited: no reason for a run to fail.
                 Err(Refused::Spawn(errno)) if errno != Errno::EBADF as i32 => self.discard(slot),
                 Err(refused) => {
@@ -356,7 +357,7 @@ impl Server {
         }
         self.pool.miss(profile);
         let slot = self.build(profile)?;
-        self.assign(slot, run, len, stdio).inspect_err(|_| self.discard(slot))
+        self.assign(slot, run, stdio).inspect_err(|_| self.discard(slot))
     }
 
     /// Builds a sandbox of a profile, which then waits for its order.
@@ -380,12 +381,11 @@ impl Server {
         let spawn_error = |errno: Errno| Refused::Spawn(errno as i32);
         let plan = self.plan(profile)?;
         let group = self.grounds.tree.group(slot.0, &plan.limits).map_err(|errno| Refused::Cgroup(errno as i32))?;
-        let Grounds { proof, null, nets, .. } = &self.grounds;
+        let Grounds { proof, kit, nets, .. } = &self.grounds;
         let net = self.grounds.net(plan).map_err(spawn_error)?;
         let nets = nets.borrow();
         let net_in = net.as_ref().map(|net| (&*nets, net.as_fd()));
-        let (sandbox, status) =
-            spawn(proof, plan, &group, &self.ranges, range, null.as_fd(), net_in).map_err(spawn_error)?;
+        let (sandbox, status) = spawn(proof, plan, &group, &self.ranges, range, kit, net_in).map_err(spawn_error)?;
         let event = |what| EpollEvent::new(EpollFlags::EPOLLIN, slot.0 * TAGS + what);
         self.epoll.add(sandbox.pidfd(), event(DEAD)).map_err(spawn_error)?;
         // Once: it stays readable, and there is one end.
@@ -398,7 +398,7 @@ impl Server {
     }
 
     /// Makes a waiting sandbox this run's. Its status socket. On an error it is good for nothing any more.
-    fn assign(&mut self, slot: Slot, run: &Run, len: usize, stdio: &[OwnedFd]) -> Result<OwnedFd, Refused> {
+    fn assign(&mut self, slot: Slot, run: &Run, stdio: &[OwnedFd]) -> Result<OwnedFd, Refused> {
         let spawn_error = |errno: Errno| Refused::Spawn(errno as i32);
         let held = self.held.get_mut(&slot).ok_or(Refused::Spawn(Errno::ESRCH as i32))?;
         let State::Waiting(profile) = held.state else { return Err(spawn_error(Errno::ESRCH)) };
@@ -424,7 +424,7 @@ impl Server {
         held.group.limit(&run.limits, self.grounds.tree.layers()).map_err(cgroup_error)?;
         held.group.begin_run();
         let fds: Vec<BorrowedFd<'_>> = stdio.iter().map(AsFd::as_fd).collect();
-        held.sandbox.order_if_alive(&self.buffer[..len], &fds).map_err(spawn_error)?;
+        held.sandbox.order_if_alive(&order(run), &fds).map_err(spawn_error)?;
         held.state = State::Running(Box::new(Running::new(run, profile, &most)));
         self.runs.insert(run.number, slot);
         self.limited.extend(mounts.artifacts.map(|top| (run.number, top)));
@@ -514,7 +514,8 @@ impl Server {
         for slot in self.pool.surplus(now) {
             self.discard(slot);
         }
-        if now >= self.heard + IDLE {
+        // What is still to be built takes the groups that rest.
+        if now >= self.heard + IDLE && !self.pool.is_lacking() {
             self.grounds.tree.trim();
         }
         if now >= self.heard + MAPS_IDLE {

@@ -14,6 +14,7 @@ use crate::isolation::plan::SandboxPlan;
 use crate::isolation::probe::Kernel;
 use crate::isolation::rootfs::{self, RootfsError, WORKSPACES};
 use crate::isolation::seccomp::Filter;
+use crate::isolation::spawn::Kit;
 use crate::isolation::sys::SingleThreaded;
 use crate::model::{Lacking, Layer, Limits, NetNamespace, Rootfs, Tcp};
 use nix::errno::Errno;
@@ -29,6 +30,9 @@ use std::path::PathBuf;
 
 /// Where a root's programs are looked for.
 const BIN_DIRECTORIES: [&str; 3] = ["usr/local/bin", "usr/bin", "bin"];
+
+/// What can't be done where a host wants no program without a name.
+const IMAGE: &str = "lay out the program that sandboxes are made by (is vm.memfd_noexec 2? it must be 0 or 1)";
 
 /// What the warden needs of one profile.
 #[derive(Debug)]
@@ -168,7 +172,7 @@ pub(super) struct Grounds {
     pub(super) tree: Tree,
     workspaces: PathBuf,
     scratch: PathBuf,
-    pub(super) null: OwnedFd,
+    pub(super) kit: Kit,
     pub(super) proof: SingleThreaded,
     pub(super) nets: RefCell<Nets>,
     /// The namespace in which the host's files have their names.
@@ -324,13 +328,14 @@ pub fn warden_main(setup: Setup) -> i32 {
 fn start(setup: Setup, proof: SingleThreaded) -> Result<Server, FootingError> {
     // Before we have a root of our own: it must not hold on to the trees of a set that is no longer in force.
     let sweeper = Sweeper::start(&proof).map_err(|errno| FootingError::Host("fork the sweeper", errno))?;
+    let kit = Kit::make(setup.tree.name()).map_err(|errno| FootingError::Host(IMAGE, errno))?;
     let grounds = Grounds {
         load: setup.load,
         kernel: setup.kernel,
         tree: setup.tree,
         workspaces: setup.workspaces,
         scratch: setup.scratch,
-        null: open_path("/dev/null", OFlag::O_RDWR)?,
+        kit,
         proof,
         nets: RefCell::new(Nets::new().map_err(|errno| FootingError::Host("open our network namespace", errno))?),
         host: own_namespace()?,

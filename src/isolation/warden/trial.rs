@@ -4,19 +4,20 @@
 //! any other names the step, and with it the layer, that this host does not give.
 #![forbid(unsafe_code)]
 
-use super::protocol::{GO, Request, Run, RunNumber, STATUS_LEN, Status, Workspace};
+use super::protocol::{GO, Run, RunNumber, STATUS_LEN, Status, Workspace};
 use super::setup::Grounds;
 use super::words::Words;
 use crate::isolation::cgroup::Group;
 use crate::isolation::fault::{Fault, Step};
 use crate::isolation::idmap::{Range, Ranges};
+use crate::isolation::order::order;
 use crate::isolation::plan::SandboxPlan;
-use crate::isolation::spawn::{Net, spawn};
+use crate::isolation::spawn::{Kit, Net, spawn};
 use crate::isolation::sys::SingleThreaded;
 use crate::model::{ExecId, Layer};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// No run of the front has this number.
@@ -51,13 +52,13 @@ impl TrialError {
 
 /// Puts up a sandbox of this plan and takes it down again.
 pub(super) fn trial(plan: &SandboxPlan, grounds: &Grounds, ranges: &mut Ranges) -> Result<(), TrialError> {
-    let Grounds { tree, null, proof, .. } = grounds;
+    let Grounds { tree, kit, proof, .. } = grounds;
     let net = grounds.net(plan).map_err(TrialError::Spawn)?;
     let range = ranges.take().ok_or(TrialError::Spawn(Errno::EAGAIN))?;
     let mut group = tree.group(NUMBER.0, &plan.limits).map_err(TrialError::Cgroup)?;
     let nets = grounds.nets.borrow();
     let net_in = net.as_ref().map(|net| (&*nets, net.as_fd()));
-    let tried = try_in(plan, &group, ranges, range, null.as_fd(), proof, net_in);
+    let tried = try_in(plan, &group, ranges, range, kit, proof, net_in);
     drop(nets);
     ranges.give_back(range);
     net.into_iter().for_each(|net| grounds.nets.borrow_mut().give_back(net));
@@ -78,7 +79,7 @@ fn try_in(
     group: &Group,
     ranges: &Ranges,
     range: Range,
-    null: BorrowedFd<'_>,
+    kit: &Kit,
     proof: &SingleThreaded,
     net: Option<Net<'_>>,
 ) -> Result<Option<Status>, TrialError> {
@@ -95,10 +96,10 @@ fn try_in(
         life: super::protocol::Life::Once,
         words: Words::new("/nonexistent/trial", "", ["trial"], no_env).expect("two short words"),
     };
-    let (sandbox, status) = spawn(proof, plan, group, ranges, range, null, net).map_err(TrialError::Spawn)?;
-    let order = Request::Run(Box::new(run)).encode();
+    let (sandbox, status) = spawn(proof, plan, group, ranges, range, kit, net).map_err(TrialError::Spawn)?;
+    let null = kit.null();
     // A sandbox that has died already says why on its status socket, so a failed send is no answer yet.
-    let _ = sandbox.order(&order, &[null, null, null]);
+    let _ = sandbox.order(&order(&run), &[null, null, null]);
     let _ = super::wire::send(status.as_fd(), &[GO], &[]);
     Ok(first_word(&status))
 }

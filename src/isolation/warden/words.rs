@@ -93,7 +93,7 @@ impl Words {
     }
 
     /// Appends the encoded form.
-    pub(super) fn append_to(&self, out: &mut Vec<u8>) {
+    pub fn append_to(&self, out: &mut Vec<u8>) {
         out.extend(self.argc.to_le_bytes());
         out.extend(self.envc.to_le_bytes());
         out.extend(&self.bytes);

@@ -1,0 +1,63 @@
+//! Compiles the program that sandboxes are made by (`src/isolation/child`), which the daemon carries in itself.
+//!
+//! It can't be a target of this package: it has no standard library, so it must not unwind, and cargo knows no such choice
+//! for one target alone. It has no dependencies, so one call of the compiler makes it. Under clippy the same call is
+//! clippy's, with warnings denied, so that `make lint` looks at these files too.
+
+use std::env;
+use std::path::PathBuf;
+use std::process::Command;
+
+const CHILD: &str = "src/isolation/child";
+
+/// What makes it small: no C runtime, fixed addresses, and code that shares its page with the read-only data.
+const FLAGS: [&str; 15] = [
+    "--crate-name=sandboxd_init",
+    "--crate-type=bin",
+    "--edition=2024",
+    "-Copt-level=2",
+    "-Cpanic=abort",
+    "-Clto=fat",
+    "-Ccodegen-units=1",
+    "-Crelocation-model=static",
+    "-Cstrip=symbols",
+    "-Clink-arg=-nostartfiles",
+    "-Clink-arg=-nostdlib",
+    "-Clink-arg=-static",
+    "-Clink-arg=-no-pie",
+    "-Clink-arg=-Wl,--build-id=none",
+    "-Clink-arg=-Wl,-z,norelro",
+];
+const LINTS: [&str; 6] = [
+    "-Dwarnings",
+    "-Dunsafe_op_in_unsafe_fn",
+    "-Dclippy::undocumented_unsafe_blocks",
+    "-Dclippy::multiple_unsafe_ops_per_block",
+    "-Wclippy::unwrap_used",
+    "-Aclippy::wildcard_imports",
+];
+
+fn main() {
+    println!("cargo::rerun-if-changed={CHILD}");
+    println!("cargo::rerun-if-changed=src/isolation/steps.rs");
+    let set = |name: &str| env::var_os(name).unwrap_or_else(|| panic!("cargo sets {name}"));
+    let image = PathBuf::from(set("OUT_DIR")).join("sandboxd-init");
+    let wrapper = env::var_os("RUSTC_WORKSPACE_WRAPPER").filter(|wrapper| !wrapper.is_empty());
+    let mut compile = match &wrapper {
+        Some(wrapper) => {
+            let mut compile = Command::new(wrapper);
+            compile.arg(set("RUSTC")).args(LINTS);
+            compile
+        }
+        None => Command::new(set("RUSTC")),
+    };
+    compile.args(FLAGS).arg("--target").arg(set("TARGET"));
+    if let Some(linker) = env::var_os("RUSTC_LINKER") {
+        let mut flag = std::ffi::OsString::from("-Clinker=");
+        flag.push(linker);
+        compile.arg(flag);
+    }
+    compile.arg(format!("{CHILD}/main.rs")).arg("-o").arg(&image);
+    let compiled = compile.status().expect("the compiler can be started");
+    assert!(compiled.success(), "{CHILD} does not compile");
+}
