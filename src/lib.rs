@@ -24,6 +24,7 @@
 //! | [`terms`] | the words of a policy: allowances, lists, templates, and the strictest of two. Pure |
 //! | [`profile`] | `profiles/*.toml` → checked profiles |
 //! | [`policy`] | decides: request → permit or refusal. Pure |
+//! | [`socket`] | sockets that wake nobody for what nobody waits for |
 //! | [`sqlite`] | files of SQLite: made, checked, one writer |
 //! | [`ledger`] | tokens, grants, budgets, sandboxes, execs, idempotency keys: one SQLite file, one writer |
 //! | [`evidence`] | the journal: a signed chain of what every operation did |
@@ -54,6 +55,7 @@ pub mod observe;
 pub mod pipeline;
 pub mod policy;
 pub mod profile;
+pub mod socket;
 pub mod sqlite;
 pub mod terms;
 pub mod workspace;

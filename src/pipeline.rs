@@ -2,13 +2,14 @@
 //!
 //! Each stage takes what only the stage before can make: no exec without a [`Permit`], no run without a place, no program
 //! without the record of its begin. A refusal is an answer, and recorded like one. Begin is on its way to the disk while
-//! the sandbox is put up; the program's start waits for both, and the answer for the end. The run itself is a task of its
-//! own, so a caller that hangs up cancels it but can't leave it half-ended; one that lives in the background is not even
-//! cancelled (`pipeline/live.rs`).
+//! the sandbox is put up; the program's start waits for both, and the answer for the end. A caller that hangs up cancels
+//! its exec but can't leave it half-ended (`pipeline/attended.rs`); one that lives in the background is not even cancelled
+//! (`pipeline/live.rs`).
 #![forbid(unsafe_code)]
 
 mod admission;
 mod ahead;
+mod attended;
 mod consent;
 mod execs;
 mod files;
@@ -45,11 +46,12 @@ use crate::model::{ExecId, ExecRequest, Kind, Lacking, Mode, Outcome, Principal,
 use crate::observe;
 use crate::policy::explain::{Verdict, explain};
 use crate::policy::grant::Grant;
-use crate::policy::risk::{Risk, assess};
+use crate::policy::risk::{Risk, assess, is_short};
 use crate::policy::{Approval, Facts, Permit, Refusal, Stage, judge_in_stages};
 use crate::profile::Profiles;
 use crate::workspace::{Changes, Store};
 use admission::{Admission, Listed, Place, Turn};
+use attended::Life;
 use consent::Confirmations;
 use execs::Noted;
 use kept::KeptLogs;
@@ -63,7 +65,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::Semaphore;
-use tokio::task::{JoinError, JoinHandle};
 
 /// How often an exec is judged again when the profiles change under it; each time takes a whole reload.
 const JUDGEMENTS_MAX: usize = 3;
@@ -239,26 +240,7 @@ impl Pipeline {
         }))
     }
 
-    /// One exec from request to outcome.
-    pub async fn exec(&self, call: &Call, request: &ExecRequest) -> Result<Finished, Failure> {
-        self.exec_of(call, request, None, None).await
-    }
-
-    /// The same for one that may be part of a sandbox, whose profile and project the request then has, and be a call of
-    /// a session in it.
-    async fn exec_of(
-        &self,
-        call: &Call,
-        request: &ExecRequest,
-        sandbox: Option<&SandboxId>,
-        session: Option<SessionWish>,
-    ) -> Result<Finished, Failure> {
-        let started = self.start(call, request, sandbox, session).await?;
-        let _cancel_with_caller = CancelOnDrop::of(started.live.clone());
-        ended(started.task.await)
-    }
-
-    /// Judges, lists and lets in; what comes of it is the task's, which nobody's hang-up ends.
+    /// Judges, lists and lets in; what comes of it is its life, which somebody has to carry to its end.
     async fn start(
         &self,
         call: &Call,
@@ -292,8 +274,8 @@ impl Pipeline {
         let (exec, queued) = (listed.exec.clone(), turn.as_ref().is_some_and(Turn::waits));
         // Before its caller has the id, so that it is found by it.
         let waiting = queued.then(|| self.note(&listed, &judged, None));
-        let task = tokio::spawn(self.clone().see_through(listed, judged, asked, (turn, waiting)));
-        Ok(Started { exec, live, queued, task })
+        let life = Life::new(self.clone().see_through(listed, judged, asked, (turn, waiting)));
+        Ok(Started { exec, live, queued, life })
     }
 
     /// What would be said to an exec, without running it: by the same judgement.
@@ -378,7 +360,7 @@ impl Pipeline {
         for _ in 0..JUDGEMENTS_MAX {
             let reservation = self.reserve(&judged.permit).await;
             let reservation = self.told(&asked, reservation).await?;
-            match self.run(listed, &judged, reservation, &mut place, seat.as_mut()).await {
+            match self.run(listed, &judged, &mut noted, reservation, &mut place, seat.as_mut()).await {
                 // The profiles changed between judgement and run: what is judged and what is enforced must be one.
                 Err(Failure::Run(RunError::Overtaken)) => {
                     // With another policy an approval has another digest, and is none.
@@ -415,6 +397,7 @@ impl Pipeline {
         &self,
         listed: &Listed,
         judged: &Judged,
+        noted: &mut Noted,
         mut reservation: Option<Reservation>,
         place: &mut Option<Place>,
         seat: Option<&mut Seat>,
@@ -430,11 +413,17 @@ impl Pipeline {
         let under = Under { set: in_force.set, filter: in_force.filters[profile].clone(), net };
         self.0.admission.started.fetch_add(1, Ordering::Relaxed);
         let begins = recording::begins(&judged.call, judged, listed);
-        self.0.ledger.post_running(&listed.exec, None, Some(begins.id.to_string()));
+        let id = begins.id.to_string();
         let begin = self.0.journal.begin(begins);
+        let begin = async {
+            let begun = begin.await;
+            noted.begun(id);
+            begun
+        };
         let executor = &self.0.executor;
         let begins = seat.as_ref().is_none_or(|seat| seat.begins());
-        let waited = if begins { self.take_ahead(judged).await } else { None };
+        let ahead = begins.then(|| self.take_ahead(judged)).flatten();
+        let (waited, _using) = ahead.unzip();
         let running = async {
             match (seat, waited) {
                 (None, None) => executor.run(&listed.exec, &permit, &under, &listed.live, begin).await,
@@ -550,15 +539,7 @@ struct Started {
     live: Arc<Live>,
     /// Whether it had to wait for a place.
     queued: bool,
-    task: JoinHandle<Result<Finished, Failure>>,
-}
-
-/// What a task came to; one that panicked is a bug of ours.
-fn ended(task: Result<Result<Finished, Failure>, JoinError>) -> Result<Finished, Failure> {
-    task.unwrap_or_else(|panic| {
-        tracing::error!(%panic, "the task of an exec panicked");
-        Err(Failure::Internal)
-    })
+    life: Life,
 }
 
 fn facts<'a>(
@@ -572,12 +553,12 @@ fn facts<'a>(
 }
 
 /// What the code looks like. Parsing takes its time, so it is not done on a thread that serves others; a plain program
-/// has nothing to parse.
+/// has nothing to parse, and short code next to nothing.
 async fn look(request: &ExecRequest) -> Risk {
     let exec = &request.exec;
     let command = exec.command.clone().unwrap_or_default();
-    if exec.kind == Kind::Process {
-        return assess(exec.kind, None, &command, &exec.args);
+    if exec.kind == Kind::Process || is_short(exec.code.as_deref(), &command, &exec.args) {
+        return assess(exec.kind, exec.code.as_deref(), &command, &exec.args);
     }
     let (kind, code, args) = (exec.kind, exec.code.clone(), exec.args.clone());
     let looked = tokio::task::spawn_blocking(move || assess(kind, code.as_deref(), &command, &args)).await;

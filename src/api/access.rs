@@ -9,6 +9,7 @@ use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::ffi::CString;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Tenant of local users whose rule names none.
@@ -73,7 +74,7 @@ impl Default for AccessRules {
 /// The rules in force and the tokens.
 #[derive(Clone)]
 pub struct Access {
-    rules: AccessRules,
+    rules: Arc<AccessRules>,
     ledger: Ledger,
 }
 
@@ -87,7 +88,7 @@ impl Access {
     /// Takes the rules and the ledger that knows the tokens.
     #[must_use]
     pub fn new(rules: AccessRules, ledger: Ledger) -> Self {
-        Self { rules, ledger }
+        Self { rules: Arc::new(rules), ledger }
     }
 
     /// The caller as a principal: by its token if it shows one, else by who it is on this host.

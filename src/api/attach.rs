@@ -36,6 +36,9 @@ const MESSAGE_MAX: usize = 1 << 20;
 /// How long a caller hears nothing before it is asked whether it is still there.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
+/// How long the last words of a caller that is gone are listened to: the program may be slow to take what came before them.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
 /// What becomes of standard error where there is no terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stderr {
@@ -127,9 +130,15 @@ async fn serve(socket: WebSocket, exec: &ExecId, live: &Arc<Live>, asked: Asked)
             None => std::future::pending().await,
         }
     };
+    let listening = listen(hear, live, writer.as_ref(), note);
+    tokio::pin!(listening);
     let end = tokio::select! {
-        end = show(&mut out, live, asked, notes) => end,
-        end = listen(hear, live, writer.as_ref(), note) => end,
+        end = show(&mut out, live, asked, notes) => match end {
+            // Gone, but what it said last may lie here unread, and that it detached is the one word that counts.
+            End::HungUp => tokio::time::timeout(LAST_WORDS, &mut listening).await.unwrap_or(End::HungUp),
+            end => end,
+        },
+        end = &mut listening => end,
         () = taken_over => {
             let _ = out.send(text(&AttachSays::Detached { reason: "taken_over".to_owned() })).await; // it may be gone
             End::Detached

@@ -195,6 +195,14 @@ pub fn parse_exec(bytes: &[u8]) -> Result<ExecRequest, Box<Response>> {
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    match serde_json::from_slice(bytes) {
+        Ok(Object(value)) => Ok(value),
+        Err(_) => parse_again(bytes),
+    }
+}
+
+/// Parses what was found wrong once more, now with an eye on where.
+fn parse_again<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let Object(value) = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         // serde_json calls some wrong types a syntax error; whether it is JSON at all is a question of its own.

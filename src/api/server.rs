@@ -1,6 +1,7 @@
 //! The accept loop: one task per connection, with bounds on how slow a client may be.
 
 use super::access::Peer;
+use crate::socket::Stream;
 use axum::Router;
 use axum::http::HeaderValue;
 use axum::http::header::CONNECTION;
@@ -103,6 +104,10 @@ async fn connection(
     let peer = match stream.peer_cred() {
         Ok(peer) => Peer { uid: peer.uid(), gid: peer.gid() },
         Err(error) => return tracing::warn!(%error, "a connection without credentials"),
+    };
+    let stream = match stream.into_std().and_then(|stream| Stream::new(stream.into())) {
+        Ok(stream) => stream,
+        Err(error) => return tracing::warn!(%error, "a connection could not be registered"),
     };
     // Whoever connects is about to ask: the first request's debt begins here.
     let first = Arc::new(Mutex::new(Some(owed.one())));

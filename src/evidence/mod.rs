@@ -1,9 +1,9 @@
 //! Evidence: a journal of every operation that reached policy, which can't be changed without being noticed.
 //!
 //! ```text
-//! begin, end, refuse ── Journal (cheap clone) ──▶ channel ──▶ thread "evidence" ──▶ <dir>/evidence.db (+ -wal, -shm)
-//!                    ◀── after the commit ───────────────────┘  seq, hash, signature   checkpoint.json   the last signature
-//! list, get, verify, export ── own read-only connections ──▶                           segments/*.ndjson what was sealed
+//! begin, end, refuse ── Journal (cheap clone) ──▶ a list ──▶ one commit at a time ──▶ <dir>/evidence.db (+ -wal, -shm)
+//!                    ◀── after the commit ──────────────────┘  seq, hash             checkpoint.json   the last signature
+//! list, get, verify, export ── own read-only connections ──▶                         segments/*.ndjson what was sealed
 //! ```
 //!
 //! **What it promises.** A begin is durable before [`Journal::begin`] comes back, an end before [`OpenRecord::end`]
@@ -12,6 +12,9 @@
 //! the database, in segments and, with nothing but the public key, in an export ([`verify_export`]). A damaged journal is
 //! set aside, never replaced in silence: the first record of the next chain names it. On a full disk nothing is begun,
 //! and what runs is still recorded to its end.
+//!
+//! **Who commits.** With [`Durability::Process`] whoever waits, for all that lie on the list by then: a commit is a page for the
+//! kernel. Whatever takes longer (a disk that is waited for, signatures, the index, sealing) is the thread "evidence"'s.
 //!
 //! **What lasts.** With [`Durability::Fsync`] (the default) everything answered survives power loss, with
 //! [`Durability::Process`] `kill -9`.
@@ -28,6 +31,7 @@ mod db;
 mod draft;
 mod export;
 mod id;
+mod job;
 mod keys;
 mod line;
 mod owner;
@@ -52,10 +56,11 @@ pub use segment::{SEGMENTS_DIR, Sealed};
 pub use signing::{KeyError, NotAKey, PUBLIC_NAME, PublicKey, SECRET_NAME};
 
 use crate::sqlite::file::{FileError, is_damage};
-use crate::sqlite::writer::Writer;
+use crate::sqlite::writer::{Laid, Writer};
 use db::KIND;
 use draft::Draft;
-use owner::Job;
+use job::Job;
+use owner::Owner;
 use record::Matter;
 use rusqlite::{Connection, OpenFlags};
 use std::fmt;
@@ -179,7 +184,7 @@ pub struct Journal {
 }
 
 struct Inner {
-    writer: Writer<Job>,
+    writer: Writer<Owner>,
     shared: Arc<Shared>,
 }
 
@@ -253,8 +258,8 @@ impl Journal {
     pub fn begin(&self, begin: Begin) -> impl Future<Output = Result<OpenRecord, EvidenceError>> + Send + use<> {
         let (reply, answer) = oneshot::channel();
         let record = OpenRecord { journal: self.clone(), matter: begin.subject_matter(), armed: false };
-        let sent = self.inner.writer.send(Job::Begin(Draft::begin(&begin), record, reply));
-        async move { answered(sent.is_ok(), answer).await }
+        let laid = self.inner.writer.lay(Job::Begin(Draft::begin(&begin), record, reply)).ok();
+        answered(laid, answer)
     }
 
     /// Records that policy denied an operation: one record, no end.
@@ -264,15 +269,15 @@ impl Journal {
         refused: &Refused,
     ) -> impl Future<Output = Result<EvidenceId, EvidenceError>> + Send + use<> {
         let (reply, answer) = oneshot::channel();
-        let sent = self.inner.writer.send(Job::Refuse(Draft::refusal(begin, refused), reply));
-        async move { answered(sent.is_ok(), answer).await }
+        let laid = self.inner.writer.lay(Job::Refuse(Draft::refusal(begin, refused), reply)).ok();
+        answered(laid, answer)
     }
 
     /// Signs for everything recorded so far; the place of the signature.
     pub async fn checkpoint(&self) -> Result<Place, EvidenceError> {
         let (reply, answer) = oneshot::channel();
-        let sent = self.inner.writer.send(Job::Checkpoint(reply));
-        answered(sent.is_ok(), answer).await
+        let laid = self.inner.writer.lay(Job::Checkpoint(reply)).ok();
+        answered(laid, answer).await
     }
 
     /// Every record that is committed from now on. A follower that lags hears of it and finds the rest with
@@ -341,10 +346,13 @@ impl Journal {
     }
 }
 
-async fn answered<T>(sent: bool, answer: oneshot::Receiver<Result<T, EvidenceError>>) -> Result<T, EvidenceError> {
-    if !sent {
-        return Err(EvidenceError::Closed);
-    }
+/// Has a job done that was laid down, and waits for it. Without one: the journal is closed.
+async fn answered<T>(
+    laid: Option<Laid<Owner>>,
+    answer: oneshot::Receiver<Result<T, EvidenceError>>,
+) -> Result<T, EvidenceError> {
+    let laid = laid.ok_or(EvidenceError::Closed)?;
+    laid.commit();
     answer.await.map_err(|_| EvidenceError::Closed)?
 }
 
@@ -375,8 +383,7 @@ impl OpenRecord {
         self.armed = false;
         let (reply, answer) = oneshot::channel();
         let job = Job::End(Draft::end(&self.matter, &end), self.matter.begin.clone(), Some(reply));
-        let sent = self.journal.inner.writer.send(job);
-        async move { answered(sent.is_ok(), answer).await }
+        answered(self.journal.inner.writer.lay(job).ok(), answer)
     }
 
     fn arm(&mut self) {

@@ -1,15 +1,17 @@
-//! What the journal's thread does: gives records their place, hashes and signs, commits all that waits at once.
+//! What whoever commits does: gives records their place, hashes, commits all that waits at once; and what the journal's
+//! thread does beside: signs, writes the index.
 //!
 //! A commit is the records' own table and nothing else: one or two pages. What lists need (the index, the table of open
 //! begins) is written for some hundred records together; readers look through the few newest lines themselves.
 
 use super::ballast::Ballast;
 use super::chain::link;
-use super::draft::{Definition, Draft};
+use super::draft::Definition;
 use super::id::{Digest, EvidenceId, Short};
+use super::job::Job;
 use super::line::{Checkpoint, Defined, Record, kind, place};
 use super::signing::Key;
-use super::{Durability, EvidenceError, EvidenceSettings, OpenRecord, Shared};
+use super::{Durability, EvidenceError, EvidenceSettings, Shared};
 use crate::sqlite::writer::Commit;
 use nix::fcntl::Flock;
 use rusqlite::{Connection, ErrorCode};
@@ -19,52 +21,21 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::oneshot;
 
 /// Records that are indexed together.
 pub(super) const INDEX_EVERY: u64 = 512;
 /// Records that are signed for together.
 pub(super) const CHECKPOINT_EVERY: u64 = 1024;
+/// Records that may wait for the index or a signature beyond that: nobody waits for either until then.
+const SLACK: u64 = 256;
 /// How long a record waits for a signature at most.
 const CHECKPOINT_AFTER: Duration = Duration::from_secs(10);
 /// A clock that is further behind the chain than this is recorded beside the chain's time; less is the queue's doing.
 const CLOCK_SLACK_MS: u64 = 1000;
+/// Records of a commit that whoever waits may make: a fraction of a millisecond.
+const QUICK: usize = 32;
 /// How long a full disk is believed to stay full.
 const STARVED_FOR: Duration = Duration::from_millis(200);
-
-type Reply<T> = oneshot::Sender<Result<T, EvidenceError>>;
-
-/// What the thread is asked for.
-pub(super) enum Job {
-    /// A begin; its handle goes to whoever waits, or closes the record if nobody does.
-    Begin(Draft, OpenRecord, Reply<OpenRecord>),
-    /// The end of a begin.
-    End(Draft, EvidenceId, Option<Reply<EvidenceId>>),
-    /// A refusal.
-    Refuse(Draft, Reply<EvidenceId>),
-    /// A signature for what is there.
-    Checkpoint(Reply<Place>),
-    /// Sealed records, to be removed: up to this place, whose hash is this.
-    Forget { upto: u64, hash: Digest, keys: Vec<(i64, u64)>, reply: Reply<()> },
-}
-
-impl Job {
-    /// Whether something that runs depends on it: then it may use the ballast.
-    fn is_end(&self) -> bool {
-        matches!(self, Job::End(..))
-    }
-
-    fn refuse(self, error: EvidenceError) {
-        // Whoever asked may have stopped waiting. A begin's handle is not armed yet, so its end asks for nothing.
-        let _ = match self {
-            Job::Begin(_, _, reply) => reply.send(Err(error)).is_ok(),
-            Job::End(_, _, Some(reply)) | Job::Refuse(_, reply) => reply.send(Err(error)).is_ok(),
-            Job::End(_, _, None) => false,
-            Job::Checkpoint(reply) => reply.send(Err(error)).is_ok(),
-            Job::Forget { reply, .. } => reply.send(Err(error)).is_ok(),
-        };
-    }
-}
 
 /// A place in the chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,6 +72,8 @@ pub(super) struct Owner {
     pub known: HashSet<Short>,
     pub unsigned: u64,
     pub unsigned_since: Option<Instant>,
+    /// When what the thread does beside is tried again, if it failed.
+    pub upkeep_after: Option<Instant>,
     pub ballast: Ballast,
     pub starved_at: Option<Instant>,
     pub shared: Arc<Shared>,
@@ -166,23 +139,33 @@ impl Commit for Owner {
         }
     }
 
+    /// Quick is what the kernel only has to take note of: one or two pages.
+    fn is_quick(&self, jobs: &[Job]) -> bool {
+        let plain = |job: &Job| matches!(job, Job::Begin(..) | Job::End(..) | Job::Refuse(..));
+        let Extras { checkpoint, index } = self.extras(jobs, false);
+        let nothing_beside = !(checkpoint || index || self.is_starved());
+        self.settings.durability == Durability::Process
+            && nothing_beside
+            && jobs.len() <= QUICK
+            && jobs.iter().all(plain)
+    }
+
     fn patience(&self) -> Option<Duration> {
-        self.unsigned_since.map(|since| CHECKPOINT_AFTER.saturating_sub(since.elapsed()))
+        let Extras { checkpoint, index } = self.upkeep();
+        match self.upkeep_after {
+            Some(after) => Some(after.saturating_duration_since(Instant::now())),
+            None if checkpoint || index => Some(Duration::ZERO),
+            None => self.unsigned_since.map(|since| CHECKPOINT_AFTER.saturating_sub(since.elapsed())),
+        }
     }
 
     fn idle(&mut self) {
-        match self.write(&[], Extras { checkpoint: true, index: true }) {
-            Ok(change) => self.done(Vec::new(), change),
-            Err(error) => {
-                tracing::warn!(path = %self.path.display(), error = error.to_string(), "evidence: no checkpoint could be written");
-                self.unsigned_since = Some(Instant::now());
-            }
-        }
+        self.keep_up(self.upkeep());
     }
 
     fn close(mut self) {
         if self.unsigned > 0 || !self.unindexed.is_empty() {
-            self.idle();
+            self.keep_up(Extras { checkpoint: true, index: true });
         }
         self.shared.close_readers();
         if let Err((_, error)) = self.connection.close() {
@@ -192,14 +175,38 @@ impl Commit for Owner {
 }
 
 impl Owner {
+    /// Signs and indexes.
+    fn keep_up(&mut self, extras: Extras) {
+        match self.write(&[], extras) {
+            Ok(change) => self.done(Vec::new(), change),
+            Err(error) => {
+                tracing::warn!(path = %self.path.display(), error = error.to_string(), "evidence: no checkpoint could be written");
+                self.upkeep_after = Some(Instant::now() + CHECKPOINT_AFTER);
+            }
+        }
+        if extras.index {
+            // What the log holds goes to its places now. By itself SQLite does so within a commit, at 1000 pages, which is
+            // more than these records take. What can't go yet goes the next time.
+            let _ = self.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
+        }
+    }
+
+    /// What has to go with these jobs: what is asked for, and what the thread did not get to.
     fn extras(&self, jobs: &[Job], wanted: bool) -> Extras {
         let more = jobs.len() as u64;
-        let overdue = self.unsigned_since.is_some_and(|since| since.elapsed() >= CHECKPOINT_AFTER);
         Extras {
             checkpoint: (wanted && (self.unsigned > 0 || jobs.len() > 1))
-                || overdue
-                || self.unsigned + more >= CHECKPOINT_EVERY,
-            index: wanted || self.head.seq - self.indexed_seq + more >= INDEX_EVERY,
+                || self.unsigned + more >= CHECKPOINT_EVERY + SLACK,
+            index: wanted || self.head.seq - self.indexed_seq + more >= INDEX_EVERY + SLACK,
+        }
+    }
+
+    /// What the thread has to do when nothing comes.
+    fn upkeep(&self) -> Extras {
+        let overdue = self.unsigned_since.is_some_and(|since| since.elapsed() >= CHECKPOINT_AFTER);
+        Extras {
+            checkpoint: overdue || self.unsigned >= CHECKPOINT_EVERY,
+            index: overdue || self.head.seq - self.indexed_seq >= INDEX_EVERY,
         }
     }
 
@@ -431,6 +438,9 @@ impl Owner {
         self.unsigned = if checkpoint.is_some() { 0 } else { self.unsigned + rows.len() as u64 };
         self.unsigned_since =
             if self.unsigned == 0 { None } else { self.unsigned_since.or_else(|| Some(Instant::now())) };
+        if checkpoint.is_some() || indexed {
+            self.upkeep_after = None;
+        }
         (self.head, self.at_ms) = (head, at_ms);
         if jobs.iter().any(|job| matches!(job, Job::Forget { .. })) {
             self.known.clear(); // every segment is to hold the reports that its ends refer to
@@ -461,7 +471,7 @@ impl Owner {
             super::aside::note_checkpoint(&self.directory, &self.chain, *covered, signature);
         }
         for (job, answer) in jobs.into_iter().zip(answers) {
-            answer_job(job, answer, head);
+            job.answer(answer, head);
         }
         if self.shared.follows() {
             for Row { seq, hash, line } in rows {
@@ -471,22 +481,6 @@ impl Owner {
         if checkpoint.is_some() && !self.is_starved() {
             super::segment::consider(&self.shared, &self.connection, at_ms);
         }
-    }
-}
-
-fn answer_job(job: Job, answer: Result<EvidenceId, EvidenceError>, head: Place) {
-    match (job, answer) {
-        (job, Err(error)) => job.refuse(error),
-        (Job::Begin(_, mut record, reply), Ok(_)) => {
-            record.arm();
-            // If nobody waits any more, the handle is dropped here and closes its record as lost.
-            let _ = reply.send(Ok(record));
-        }
-        // Nobody waiting is no loss: it is recorded.
-        (Job::End(_, _, Some(reply)) | Job::Refuse(_, reply), Ok(id)) => drop(reply.send(Ok(id))),
-        (Job::End(_, _, None), Ok(_)) => {}
-        (Job::Checkpoint(reply), Ok(_)) => drop(reply.send(Ok(head))),
-        (Job::Forget { reply, .. }, Ok(_)) => drop(reply.send(Ok(()))),
     }
 }
 

@@ -6,8 +6,9 @@ use super::chain::{NOTHING, Shown, Walk, link};
 use super::db::{self, FILE_NAME, KIND, StateRow};
 use super::draft::Draft;
 use super::id::{Digest, EvidenceId, Short};
+use super::job::Job;
 use super::line::{Fields, Genesis, Previous, kind, place};
-use super::owner::{CHECKPOINT_EVERY, Job, Open, Owner, Place, body, id_key};
+use super::owner::{CHECKPOINT_EVERY, Open, Owner, Place, body, id_key};
 use super::record::{End, Matter};
 use super::signing::{Key, KeyError, PublicKey, SECRET_NAME};
 use super::{Durability, EvidenceError, EvidenceSettings, FOLLOWED_KEPT, Live, Shared};
@@ -140,6 +141,7 @@ pub(super) fn open(
         known: loaded.known,
         unsigned: loaded.unsigned,
         unsigned_since: (loaded.unsigned > 0).then(Instant::now),
+        upkeep_after: None,
         ballast,
         starved_at,
         shared,

@@ -6,8 +6,8 @@
 use super::db;
 use super::export::{verify_export, write_segment};
 use super::id::Digest;
+use super::job::Job;
 use super::line::{Fields, at_ms, kind};
-use super::owner::Job;
 use super::{EvidenceError, Journal, Shared};
 use rusqlite::{Connection, OptionalExtension};
 use std::fs::{self, File, OpenOptions};

@@ -6,14 +6,13 @@ use crate::isolation::warden::protocol::{
 use crate::isolation::warden::store::{Bound, Part};
 use crate::isolation::warden::{Ready, wire};
 use crate::model::{ExecId, ProgramSignal, ProjectId};
+use crate::socket::Socket;
 use nix::errno::Errno;
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use tokio::io::Interest;
-use tokio::net::UnixDatagram;
 use tokio::sync::{oneshot, watch};
 
 /// The warden is not there any more; the daemon is going down with it.
@@ -36,8 +35,8 @@ struct Waiting {
 }
 
 struct Shared {
-    /// A SEQPACKET socket: datagrams with an order and an end. Tokio's datagram type only lends its readiness.
-    socket: UnixDatagram,
+    /// A SEQPACKET socket: datagrams with an order and an end.
+    socket: Socket,
     waiting: Mutex<HashMap<RunNumber, Waiting>>,
     /// Who waits for a reload; one at a time.
     reloading: Mutex<Option<oneshot::Sender<Option<Ready>>>>,
@@ -134,9 +133,8 @@ impl Shared {
 impl Warden {
     /// Takes the front's end of the socket, which must be non-blocking, and starts listening on it.
     pub fn connect(socket: OwnedFd) -> io::Result<Self> {
-        let socket = UnixDatagram::from_std(std::os::unix::net::UnixDatagram::from(socket))?;
         let shared = Arc::new(Shared {
-            socket,
+            socket: Socket::new(socket)?,
             waiting: Mutex::default(),
             reloading: Mutex::default(),
             asking: Mutex::default(),
@@ -160,28 +158,24 @@ impl Warden {
         RunNumber(self.0.next.fetch_add(1, Ordering::Relaxed))
     }
 
-    async fn send(&self, bytes: &[u8], fds: &[OwnedFd]) -> Result<(), WardenGone> {
-        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-        let sent = self
-            .0
-            .socket
-            .async_io(Interest::WRITABLE, || wire::send(self.0.socket.as_fd(), bytes, &fds).map_err(io::Error::from));
+    async fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), WardenGone> {
+        let sent = self.0.socket.write(|socket| wire::send(socket, bytes, fds).map_err(io::Error::from));
         sent.await.map_err(|error| {
             tracing::error!(%error, "could not speak to the warden");
             WardenGone
         })
     }
 
-    /// Asks for a run and waits until the warden has accepted or refused it.
-    pub(super) async fn run(&self, run: Run, stdio: Vec<OwnedFd>) -> Result<Result<Accept, Refused>, WardenGone> {
+    /// Asks for a run and waits until the warden has accepted or refused it. `stdio` are the program's ends of its pipes:
+    /// while their caller holds them, they have no end.
+    pub(super) async fn run(&self, run: Run, stdio: &[BorrowedFd<'_>]) -> Result<Result<Accept, Refused>, WardenGone> {
         let number = run.number;
         let (accepted, was_accepted) = oneshot::channel();
         let (ended, was_ended) = oneshot::channel();
         self.0.waiting().insert(number, Waiting { accepted: Some(accepted), ended, rested: None });
         // From here on a caller that goes away ends the run, even one that the warden is only about to accept.
         let kill = KillOnDrop { shared: self.0.clone(), number };
-        let sent = self.send(&Request::Run(Box::new(run)).encode(), &stdio).await;
-        drop(stdio); // the program's ends: while we hold them, its output would have no end
+        let sent = self.send(&Request::Run(Box::new(run)).encode(), stdio).await;
         if sent.is_err() || *self.0.gone.borrow() {
             self.0.waiting().remove(&number);
             return Err(WardenGone);
@@ -277,9 +271,7 @@ impl Warden {
 async fn listen(shared: Arc<Shared>) {
     let mut buffer = vec![0; REPLY_MAX];
     let why = loop {
-        let received = shared.socket.async_io(Interest::READABLE, || {
-            wire::receive(shared.socket.as_fd(), &mut buffer).map_err(io::Error::from)
-        });
+        let received = shared.socket.read(|socket| wire::receive(socket, &mut buffer).map_err(io::Error::from));
         match received.await {
             Err(error) => break error,
             Ok((0, _)) => break io::ErrorKind::UnexpectedEof.into(),

@@ -3,6 +3,7 @@
 use super::client::{Accept, KillOnDrop, Warden, WardenGone};
 use super::live::{Live, Opening, To};
 use super::log::Event;
+use super::pump::Drain;
 use super::stop::ByteBudget;
 use super::terminal::Terminal;
 use super::{outcome, pump};
@@ -20,16 +21,15 @@ use crate::model::{
 };
 use crate::observe;
 use crate::policy::Permit;
+use crate::socket::Socket;
 use crate::workspace::{AreaKind, DiskUsage, Laid, Store, WorkspaceError};
 use nix::errno::Errno;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
-use tokio::io::Interest;
-use tokio::net::UnixDatagram;
 use tokio::net::unix::pipe;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 
 /// What the host was found to have; the same for every run of a daemon.
 #[derive(Debug, Clone)]
@@ -105,8 +105,9 @@ struct Prepared {
     accept: Accept,
     laid: Laid,
     stdin: Option<pipe::Sender>,
-    stdout: pipe::Receiver,
-    stderr: pipe::Receiver,
+    outputs: [pipe::Receiver; 2],
+    /// The program's ends: of its input, and of its outputs.
+    inside: (OwnedFd, [OwnedFd; 2]),
 }
 
 /// A program that runs. Dropped, it dies.
@@ -115,8 +116,9 @@ pub(super) struct Going {
     pub ended: oneshot::Receiver<(Cause, Counted)>,
     pub kill: KillOnDrop,
     pub laid: Laid,
-    pub stdout: pipe::Receiver,
-    pub stderr: pipe::Receiver,
+    pub outputs: [pipe::Receiver; 2],
+    /// The program's ends of its outputs, if they are held: then one that closes them wakes nobody.
+    pub held: Option<[OwnedFd; 2]>,
 }
 
 /// Runs permitted programs.
@@ -166,10 +168,12 @@ impl Executor {
         live: &Live,
         begin: impl Future<Output = Result<OpenRecord, EvidenceError>>,
     ) -> Result<(OpenRecord, Result<Outcome, RunError>), EvidenceError> {
-        let (record, prepared) = tokio::join!(async { (begin.await, Instant::now()) }, async {
-            (self.prepare(exec, permit, under).await, Instant::now())
-        },);
-        let ((record, begun), (prepared, ready)) = (record, prepared);
+        // In this order: the warden is at work before the record is.
+        let ((prepared, ready), (record, begun)) =
+            futures_util::future::join(async { (self.prepare(exec, permit, under).await, Instant::now()) }, async {
+                (begin.await, Instant::now())
+            })
+            .await;
         observe::evidence_waited("begin", begun.saturating_duration_since(ready)); // what the sandbox did not hide
         let record = record?; // what was prepared is killed with this return
         let outcome = match prepared {
@@ -186,9 +190,10 @@ impl Executor {
         let (stderr, stderr_inside) = pump::output_pipe().map_err(RunError::Pipes)?;
         let (stdin, stdin_inside) =
             pump::input_pipe(permit.stdin_open() || !permit.stdin().is_empty()).map_err(RunError::Pipes)?;
-        let inside = vec![stdin_inside, stdout_inside, stderr_inside];
-        let (accept, laid) = self.ask(exec, permit, under, Life::Once, words, inside).await?;
-        Ok(Prepared { accept, laid, stdin, stdout, stderr })
+        let inside = [&stdin_inside, &stdout_inside, &stderr_inside].map(AsFd::as_fd);
+        let (accept, laid) = self.ask(exec, permit, under, Life::Once, words, &inside).await?;
+        let inside = (stdin_inside, [stdout_inside, stderr_inside]);
+        Ok(Prepared { accept, laid, stdin, outputs: [stdout, stderr], inside })
     }
 
     /// Lays the files down and asks the warden for a run; `inside` are the program's ends of its pipes.
@@ -199,7 +204,7 @@ impl Executor {
         under: &Under,
         life: Life,
         words: Words,
-        inside: Vec<OwnedFd>,
+        inside: &[BorrowedFd<'_>],
     ) -> Result<(Accept, Laid), RunError> {
         let laid = self.lay(exec, permit).await?;
         let workspace = workspace(&laid, permit);
@@ -232,11 +237,11 @@ impl Executor {
         under: &Under,
         live: &Live,
     ) -> Result<Outcome, RunError> {
-        let Prepared { accept: Accept { status, ended, kill }, laid, stdin, stdout, stderr } = prepared;
-        let mut status = StatusSocket::new(status).map_err(RunError::Pipes)?;
+        let Prepared { accept: Accept { status, ended, kill }, laid, stdin, outputs, inside } = prepared;
+        let mut status = StatusSocket::new(status);
         // Before the start: whoever attaches then finds it. None: a fault came in its place, which is the last word.
         let terminal = match permit.tty() {
-            Some(_) => status.terminal().await,
+            Some(_) => status.terminal().await.map_err(RunError::Pipes)?,
             None => None,
         };
         let terminal = terminal.map(Terminal::new).transpose().map_err(RunError::Pipes)?.map(Arc::new);
@@ -251,11 +256,14 @@ impl Executor {
         let _ = live.control.set(kill.handle());
         live.log.event(Event::Started);
         status.go();
-        let going = Going { status, ended, kill, laid, stdout, stderr };
+        let (stdin_inside, held) = inside;
+        drop(stdin_inside); // while we hold it, nobody would hear that the program reads no more
+        let going = Going { status, ended, kill, laid, outputs, held: Some(held) };
         self.supervise(going, input, terminal.as_deref(), permit, under, live).await
     }
 
-    /// Sees a program that runs to its end.
+    /// Sees a program that runs to its end, which is the warden's word that nothing of it lives: by then init has had its
+    /// last word and the outputs hold all that there is.
     pub(super) async fn supervise(
         &self,
         going: Going,
@@ -265,46 +273,60 @@ impl Executor {
         under: &Under,
         live: &Live,
     ) -> Result<Outcome, RunError> {
-        let Going { status, mut ended, kill, laid, stdout, stderr } = going;
+        let Going { mut status, mut ended, kill, laid, outputs: [stdout, stderr], held } = going;
         let (limits, stop, log) = (permit.limits(), &live.stop, &live.log);
         log.bound([Limit::StdoutBytes, Limit::StderrBytes].map(|limit| limits.get(limit)));
         let bounded = matches!(laid, Laid::Project { bounded: true });
         let started = Instant::now();
         let written = ByteBudget::new(permit.metered().bytes_out, stop);
-        let (over, is_over) = watch::channel(false);
-        let talk = async {
-            match terminal {
-                Some(terminal) => {
-                    input.feed(&[]).await;
-                    terminal.drain(log, &written, is_over).await;
-                }
-                None => {
-                    tokio::join!(
-                        input.feed(permit.stdin()),
-                        pump::drain(stdout, Channel::Stdout, log, &written),
-                        pump::drain(stderr, Channel::Stderr, log, &written),
-                    );
+        let ended = async {
+            tokio::select! {
+                biased;
+                ended = &mut ended => ended,
+                () = stop.stopped() => {
+                    kill.kill();
+                    ended.await
                 }
             }
         };
-        let ((), last_word, ended) =
-            tokio::join!(talk, async { (status.last_word().await, started.elapsed()) }, async {
-                let ended = tokio::select! {
-                    ended = &mut ended => ended,
-                    () = stop.stopped() => {
-                        kill.kill();
-                        ended.await
+        let ended = match terminal {
+            Some(terminal) => {
+                input.feed(&[]).await;
+                terminal.drain(log, &written, ended).await
+            }
+            None => {
+                let mut stdout = Drain::new(stdout, Channel::Stdout, log, &written);
+                let mut stderr = Drain::new(stderr, Channel::Stderr, log, &written);
+                let ended = {
+                    let talk = async { tokio::join!(input.feed(permit.stdin()), stdout.flow(), stderr.flow()) };
+                    tokio::pin!(ended);
+                    tokio::select! {
+                        biased;
+                        ended = &mut ended => ended,
+                        _ = talk => ended.await,
                     }
                 };
-                over.send_replace(true);
+                if ended.is_ok() {
+                    stdout.rest().await;
+                    stderr.rest().await;
+                } else {
+                    drop(held);
+                    tokio::join!(stdout.flow(), stderr.flow());
+                }
                 ended
-            },);
+            }
+        };
+        if ended.is_err() {
+            // Everything dies with the warden. Not before that is so: the next daemon clears up after us.
+            status.gone().await;
+        }
+        let wall = started.elapsed();
         live.set_terminal(None);
         live.input.end().await; // nobody reads it any more
         let [stdout, stderr] = log.outputs().await;
         let bytes_in = live.input.taken();
-        let (last_word, wall) = last_word;
         let (cause, counted) = ended.map_err(|_| WardenGone)?;
+        let last_word = status.last_word();
         drop(kill);
         drop(laid);
         if let (Cause::Itself, Some(Status::Fault(fault))) = (cause, last_word) {
@@ -438,12 +460,11 @@ pub(super) fn usage(wall_ms: u128, counted: &Counted, bytes_in: u64, bytes_out: 
 }
 
 /// The socket on which init reports, and what it said before it was asked for its last word.
-pub(super) struct StatusSocket(UnixDatagram, Option<Status>);
+pub(super) struct StatusSocket(OwnedFd, Option<Status>);
 
 impl StatusSocket {
-    pub(super) fn new(socket: OwnedFd) -> io::Result<Self> {
-        rustix::io::ioctl_fionbio(&socket, true)?;
-        Ok(Self(UnixDatagram::from_std(std::os::unix::net::UnixDatagram::from(socket))?, None))
+    pub(super) fn new(socket: OwnedFd) -> Self {
+        Self(socket, None)
     }
 
     /// Lets the program start.
@@ -453,44 +474,53 @@ impl StatusSocket {
     }
 
     /// The master of the program's terminal; none if something else came first.
-    async fn terminal(&mut self) -> Option<OwnedFd> {
+    async fn terminal(&mut self) -> io::Result<Option<OwnedFd>> {
+        rustix::io::ioctl_fionbio(&self.0, true)?;
+        let socket = Socket::new(self.0.try_clone()?)?;
         let mut record = [0; STATUS_LEN];
-        let socket = &self.0;
-        let received = socket
-            .async_io(Interest::READABLE, || wire::receive(socket.as_fd(), &mut record).map_err(io::Error::from))
-            .await;
-        let (length, mut fds) = received.ok()?;
-        match Status::decode(&record[..length]) {
+        let received = socket.read(|socket| wire::receive(socket, &mut record).map_err(io::Error::from)).await;
+        let Ok((length, mut fds)) = received else { return Ok(None) };
+        Ok(match Status::decode(&record[..length]) {
             Ok(Status::Terminal) => fds.pop(),
             Ok(other) => {
                 self.1 = Some(other);
                 None
             }
             Err(_) => None, // its end, which the last word tells
-        }
+        })
     }
 
-    /// What init said last. A fault is the last word even if an exit follows it; after an exit nothing comes.
-    pub(super) async fn last_word(&self) -> Option<Status> {
+    /// Resolves when init is dead.
+    async fn gone(&self) {
+        let socket = rustix::io::ioctl_fionbio(&self.0, true).map_err(io::Error::from);
+        let Ok(socket) = socket.and_then(|()| self.0.try_clone()).and_then(Socket::new) else { return };
+        let mut record = [0; STATUS_LEN];
+        let mut receive = |socket: BorrowedFd<'_>| {
+            let (_, length) = rustix::net::recv(socket, &mut record[..], rustix::net::RecvFlags::empty())?;
+            Ok(length)
+        };
+        // An init that died without hearing our go makes one error of its own before the end.
+        while match socket.read(&mut receive).await {
+            Ok(length) => length > 0,
+            Err(error) => error.kind() == io::ErrorKind::ConnectionReset,
+        } {}
+    }
+
+    /// What init said last, asked when its run has ended: it speaks before the warden does. A fault is the last word even if
+    /// an exit follows it; after an exit nothing comes.
+    pub(super) fn last_word(&mut self) -> Option<Status> {
         let mut last = self.1;
         let mut record = [0; STATUS_LEN];
         loop {
-            let received = self
-                .0
-                .async_io(Interest::READABLE, || {
-                    rustix::net::recv(&self.0, &mut record[..], rustix::net::RecvFlags::empty())
-                        .map_err(io::Error::from)
-                })
-                .await;
-            match received {
+            match rustix::net::recv(&self.0, &mut record[..], rustix::net::RecvFlags::DONTWAIT) {
                 Ok((_, len @ 1..)) => match Status::decode(&record[..len]) {
                     Ok(status @ Status::Fault(_)) => last = Some(status),
                     Ok(exit) => return last.or(Some(exit)),
                     Err(error) => tracing::error!(%error, "a sandbox's init sent something that is no status"),
                 },
                 // An init that died without hearing our go makes one such error; what it said still waits behind it.
-                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
-                Ok((_, 0)) | Err(_) => return last,
+                Err(rustix::io::Errno::CONNRESET | rustix::io::Errno::INTR) => {}
+                Ok((_, 0)) | Err(_) => return last, // nothing is left, and nobody to say more
             }
         }
     }

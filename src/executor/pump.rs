@@ -1,4 +1,6 @@
 //! Pipes between the front and a program, and what it writes on its way into the log.
+//!
+//! An output is over when nobody holds its other end, or when its sandbox has ended: then what is left in the pipe is all.
 
 use super::log::Log;
 use super::stop::ByteBudget;
@@ -6,7 +8,6 @@ use crate::model::Channel;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
-use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 
 /// First read of a program's output: most say little.
@@ -24,7 +25,8 @@ fn pipe_pair() -> io::Result<(OwnedFd, OwnedFd)> {
 /// An output pipe: where we read, and the program's end.
 pub(super) fn output_pipe() -> io::Result<(pipe::Receiver, OwnedFd)> {
     let (ours, theirs) = pipe_pair()?;
-    Ok((pipe::Receiver::from_owned_fd(ours)?, theirs))
+    rustix::io::ioctl_fionbio(&ours, true)?; // the descriptions of the two ends are not one
+    Ok((pipe::Receiver::from_owned_fd_unchecked(ours)?, theirs))
 }
 
 /// An input pipe: where we write, if there is anything to write, and the program's end.
@@ -41,20 +43,56 @@ pub(super) fn kept_input_pipe() -> io::Result<(pipe::Sender, OwnedFd)> {
     Ok((pipe::Sender::from_owned_fd(ours)?, theirs))
 }
 
-/// Puts all of an output into the log, until nobody holds the other end.
-pub(super) async fn drain(mut from: pipe::Receiver, channel: Channel, log: &Log, budget: &ByteBudget<'_>) {
-    let mut chunk = vec![0; FIRST_CHUNK];
-    // An error on a pipe of ours is as good as its end: there is nothing more to read.
-    while let Ok(len @ 1..) = from.read(&mut chunk).await {
-        log.append(channel, &chunk[..len]);
-        budget.count(len as u64);
-        log.make_room().await;
-        if len == chunk.len() {
-            chunk.resize(CHUNK, 0);
+/// An output on its way into the log.
+pub(super) struct Drain<'a> {
+    from: pipe::Receiver,
+    channel: Channel,
+    log: &'a Log,
+    budget: &'a ByteBudget<'a>,
+    chunk: Vec<u8>,
+}
+
+impl<'a> Drain<'a> {
+    pub(super) fn new(from: pipe::Receiver, channel: Channel, log: &'a Log, budget: &'a ByteBudget<'a>) -> Self {
+        Self { from, channel, log, budget, chunk: Vec::new() }
+    }
+
+    /// Puts the output into the log until nobody holds the other end. What was read is in the log wherever this is dropped.
+    pub(super) async fn flow(&mut self) {
+        // An error on a pipe of ours is as good as its end: there is nothing more to read.
+        while self.from.readable().await.is_ok() {
+            match self.take(|from, chunk| from.try_read(chunk)) {
+                Ok(1..) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                Ok(0) | Err(_) => return,
+            }
+            self.log.make_room().await;
+            if self.log.crowded() {
+                tokio::time::sleep(CROWDED_PAUSE).await;
+            }
         }
-        if log.crowded() {
-            tokio::time::sleep(CROWDED_PAUSE).await;
+    }
+
+    /// Puts what is left into the log, now that nobody writes any more.
+    pub(super) async fn rest(mut self) {
+        // The kernel is asked itself: tokio may not have heard yet that there is something.
+        while let Ok(1..) = self.take(|from, chunk| Ok(rustix::io::read(from, chunk)?)) {
+            self.log.make_room().await;
         }
+    }
+
+    /// One read.
+    fn take(&mut self, read: impl FnOnce(&pipe::Receiver, &mut [u8]) -> io::Result<usize>) -> io::Result<usize> {
+        if self.chunk.is_empty() {
+            self.chunk.resize(FIRST_CHUNK, 0);
+        }
+        let len = read(&self.from, &mut self.chunk)?;
+        self.log.append(self.channel, &self.chunk[..len]);
+        self.budget.count(len as u64);
+        if len == self.chunk.len() {
+            self.chunk.resize(CHUNK, 0);
+        }
+        Ok(len)
     }
 }
 
@@ -70,9 +108,26 @@ mod tests {
         let writer = std::thread::spawn(move || std::fs::File::from(theirs).write_all(&[b'x'; 300_000]));
         let (stop, log) = (Stop::default(), Log::new(None));
         log.bound([1000, 1000]);
-        drain(ours, Channel::Stdout, &log, &ByteBudget::new(None, &stop)).await;
+        Drain::new(ours, Channel::Stdout, &log, &ByteBudget::new(None, &stop)).flow().await;
         writer.join().expect("the writer").expect("the pipe took all");
         let [output, _] = log.outputs().await;
         assert_eq!((output.kept.len(), output.total, output.truncated()), (1000, 300_000, true));
+    }
+
+    #[tokio::test]
+    async fn what_is_left_at_the_end_is_read_although_we_hold_the_other_end() {
+        let (ours, mut theirs) =
+            output_pipe().map(|(ours, theirs)| (ours, std::fs::File::from(theirs))).expect("a pipe");
+        let (stop, log) = (Stop::default(), Log::new(None));
+        log.bound([100_000, 0]);
+        let budget = ByteBudget::new(None, &stop);
+        let mut drain = Drain::new(ours, Channel::Stdout, &log, &budget);
+        theirs.write_all(b"first ").expect("room");
+        let flowed = tokio::time::timeout(Duration::from_millis(50), drain.flow()).await;
+        assert!(flowed.is_err(), "an output whose other end is held has no end");
+        theirs.write_all(&[b'x'; 50_000]).expect("room");
+        drain.rest().await;
+        let [output, _] = log.outputs().await;
+        assert!(output.kept.starts_with(b"first xxx") && output.total == 50_006);
     }
 }

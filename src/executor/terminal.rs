@@ -12,7 +12,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::watch;
 
 /// One read: the kernel hands out a page of a terminal at a time.
 const CHUNK: usize = 16 * 1024;
@@ -53,15 +52,19 @@ impl Terminal {
         signal_foreground(self.0.get_ref().as_fd(), signal.number().into()).is_ok()
     }
 
-    /// Puts all that it shows into the log, until the program has ended and nothing is left.
-    pub(super) async fn drain(&self, log: &Log, budget: &ByteBudget<'_>, mut over: watch::Receiver<bool>) {
+    /// Puts all that it shows into the log, until the program has ended and nothing is left; how it ended.
+    pub(super) async fn drain<T>(&self, log: &Log, budget: &ByteBudget<'_>, ended: impl Future<Output = T>) -> T {
+        tokio::pin!(ended);
+        let mut over = None;
         let mut chunk = vec![0; CHUNK];
         loop {
-            let is_over = *over.borrow_and_update();
             let read = tokio::select! {
                 biased;
                 read = self.read(&mut chunk) => read,
-                _ = over.changed(), if !is_over => continue,
+                ended = &mut ended, if over.is_none() => {
+                    over = Some(ended);
+                    continue;
+                }
             };
             match read {
                 Ok(length @ 1..) => {
@@ -69,10 +72,11 @@ impl Terminal {
                     budget.count(length as u64);
                     log.make_room().await;
                 }
-                Ok(0) | Err(_) if is_over => return, // EIO: nobody has it open, and nobody will
-                Ok(0) | Err(_) => {
-                    let _ = tokio::time::timeout(NOBODY_THERE, over.changed()).await;
-                }
+                // EIO: nobody has it open.
+                Ok(0) | Err(_) => match over {
+                    Some(ended) => return ended, // and nobody will
+                    None => over = tokio::time::timeout(NOBODY_THERE, &mut ended).await.ok(),
+                },
             }
         }
     }

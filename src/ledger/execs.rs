@@ -1,7 +1,7 @@
 //! Execs: what ran, for whom, under which policy, and how it ended. No output, no code and no values of variables.
 //!
-//! A row is written when an exec starts (or waits, and then again when it starts) and once more when it ends. [`Ledger::post_started`] and [`Ledger::post_ended`]
-//! do not wait: one writer keeps their order, and the record that must be durable before the first instruction is the
+//! A row is written when an exec starts (or waits, and then again when it starts) and once more when it ends; of a short one
+//! all at once (`noting.rs`). [`Ledger::post_started`] and [`Ledger::post_ended`] do not wait: one writer keeps their order, and the record that must be durable before the first instruction is the
 //! evidence, not this. A row found open at start belongs to a dead daemon: [`Ledger::close_open_execs`].
 
 use super::page::Wheres;
@@ -215,13 +215,6 @@ impl Ledger {
         Ok(())
     }
 
-    /// The same for an exec that outlives its caller: the row does not linger, as it is what the caller finds after a crash.
-    pub fn post_started_at_once(&self, started: ExecStarted) -> Result<(), LedgerError> {
-        let started = bounded(started)?;
-        self.post_at_once(move |connection| insert(connection, &started));
-        Ok(())
-    }
-
     /// Says, without waiting, when an exec that was posted has started, or under which record; what is none stays.
     pub fn post_running(&self, exec: &ExecId, started_at_ms: Option<u64>, evidence_begin: Option<String>) {
         let exec = exec.clone();
@@ -326,7 +319,7 @@ impl Ledger {
 }
 
 /// The same with what describes it cut, and what it is found by refused if it is too long.
-fn bounded(mut started: ExecStarted) -> Result<ExecStarted, LedgerError> {
+pub(super) fn bounded(mut started: ExecStarted) -> Result<ExecStarted, LedgerError> {
     let length = |text: &Option<String>| text.as_ref().map_or(0, String::len);
     fits("task_ref", length(&started.task_ref), REFERENCE_MAX)?;
     fits("skill_id", length(&started.skill_id), REFERENCE_MAX)?;
@@ -367,7 +360,7 @@ fn cut_list(words: Vec<String>) -> Vec<String> {
     kept
 }
 
-fn insert(connection: &Connection, exec: &ExecStarted) -> Result<(), LedgerError> {
+pub(super) fn insert(connection: &Connection, exec: &ExecStarted) -> Result<(), LedgerError> {
     let list = |words: &Vec<String>| serde_json::to_string(words).map_err(LedgerError::Names);
     let status = if exec.started_at_ms.is_some() { ExecStatus::Running } else { ExecStatus::Queued };
     let changed = connection
@@ -406,7 +399,7 @@ fn insert(connection: &Connection, exec: &ExecStarted) -> Result<(), LedgerError
     if changed == 0 { Err(rusqlite::Error::StatementChangedRows(0).into()) } else { Ok(()) }
 }
 
-fn end(connection: &Connection, ended: ExecEnded) -> Result<(), LedgerError> {
+pub(super) fn end(connection: &Connection, ended: ExecEnded) -> Result<(), LedgerError> {
     let usage = serde_json::to_string(&ended.usage).map_err(LedgerError::Names)?;
     let changed = connection
         .prepare_cached(
@@ -529,4 +522,4 @@ fn read(row: &Row<'_>) -> rusqlite::Result<ExecRow> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -30,6 +30,7 @@ mod db;
 mod execs;
 mod grants;
 mod idempotency;
+mod noting;
 mod page;
 mod sandboxes;
 mod snapshots;
@@ -40,6 +41,7 @@ pub use budgets::{LostReservation, Reservation};
 pub use execs::{ExecEnded, ExecFilter, ExecPage, ExecRow, ExecStarted, ExecStatus, OldExec};
 pub use grants::{GrantFilter, GrantPage, GrantRow, LONGEST_PAGE, NewGrant, Revocation};
 pub use idempotency::{Claim, Claimed, IdempotencyKey};
+pub use noting::ExecNote;
 pub use sandboxes::{NewSandbox, SandboxFilter, SandboxPage, SandboxRow};
 pub use snapshots::{NewSnapshot, SnapshotRow, SnapshotState};
 pub use tokens::{NewToken, TokenRow, TokenSecret};
@@ -53,7 +55,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
 use tokio::sync::broadcast;
-use writer::{Call, Lasting, Order};
+use writer::{Call, Lasting};
 
 /// Name of the file below the state directory.
 pub const FILE_NAME: &str = "ledger.db";
@@ -168,7 +170,7 @@ pub struct Ledger {
 }
 
 struct Shared {
-    writer: Writer<Order>,
+    writer: Writer<writer::Owner>,
     /// Every token that is not revoked, so that neither a known nor an unknown secret costs disk. Only the writer changes it.
     tokens: RwLock<tokens::TokenMap>,
     revocations: broadcast::Sender<Revocation>,

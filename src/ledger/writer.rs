@@ -19,7 +19,7 @@ pub(super) enum Lasting {
 }
 
 /// What the thread is asked for: a call, within a transaction.
-pub(super) type Order = (Lasting, Box<dyn Job>);
+type Order = (Lasting, Box<dyn Job>);
 
 /// A call as the thread sees it.
 pub(super) trait Job: Send {
@@ -86,12 +86,12 @@ pub(super) fn blame_file(error: LedgerError, path: &Path) -> LedgerError {
 }
 
 /// Starts the thread.
-pub(super) fn start(connection: Connection, path: PathBuf) -> Result<Writer<Order>, LedgerError> {
+pub(super) fn start(connection: Connection, path: PathBuf) -> Result<Writer<Owner>, LedgerError> {
     Writer::start("ledger", Owner { connection, path }).map_err(LedgerError::Thread)
 }
 
 /// The thread's own: nobody else touches the connection.
-struct Owner {
+pub(super) struct Owner {
     connection: Connection,
     path: PathBuf,
 }

@@ -13,6 +13,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::time::MissedTickBehavior;
 
 /// What a caller of a full daemon is told to wait: about the time of a short exec.
 const RETRY_AFTER_MS: u64 = 250;
@@ -220,13 +221,16 @@ impl Admission {
 
     /// Looks at the host while something runs or waits, for as long as the daemon lives.
     pub(super) async fn watch(&self) {
+        let mut look = tokio::time::interval(LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             self.asked.notified().await;
+            look.tick().await; // however often somebody asks
             while self.running() + self.queued() > 0 {
                 if self.pressure.look(self.running_bytes.load(Ordering::Relaxed)) {
                     self.changed.notify_waiters();
                 }
-                tokio::time::sleep(LOOK).await;
+                look.tick().await;
             }
             self.pressure.open();
         }

@@ -5,6 +5,9 @@
 //! take: fit for this exec? ─▶ one that waits ─▶ used once     else the ordinary way, and the reason is counted
 //! ```
 //!
+//! What is missing is built when nobody is in its way: the start of an interpreter takes a processor for ten milliseconds, and
+//! the call that used up the last one is answered sooner than that ([`Stir`], as in the warden's pool).
+//!
 //! How many wait follows demand, as in the warden's pool: each exec that could have had one and found none raises the
 //! target by one, up to `max`; every [`DECAY`] half of what was never needed goes, down to `min`.
 
@@ -26,6 +29,14 @@ const RETRY: Duration = Duration::from_secs(1);
 const DECAY: Duration = Duration::from_secs(10);
 /// Older ones are replaced: what they imported may have changed on disk.
 const AGE_MAX: Duration = Duration::from_secs(600);
+/// Nothing is built while a call is younger than this: it is about to be answered.
+const SHORT_CALL: Duration = Duration::from_millis(20);
+/// Nor so soon after the last one began or ended.
+const QUIET: Duration = Duration::from_millis(3);
+/// Calls that never cease do not starve the shelves: so long after something is missing it is built all the same,
+const BUILD_GAP: Duration = Duration::from_millis(40);
+/// and sooner if less than half of what is wanted waits.
+const LOW_BUILD_GAP: Duration = Duration::from_millis(8);
 /// Most that wait for one profile, whatever is asked for.
 const IDLE_MAX: usize = 64;
 
@@ -107,10 +118,47 @@ impl Demand {
     }
 }
 
+/// What goes on in interpreters that have waited, and since when one is missing.
+#[derive(Debug, Default)]
+struct Stir {
+    /// When each call that is not answered began.
+    calls: Vec<Instant>,
+    /// When a call last began or ended.
+    last: Option<Instant>,
+    lacking: Option<Instant>,
+}
+
+impl Stir {
+    fn begins(&mut self, now: Instant) {
+        self.calls.push(now);
+        self.last = Some(now);
+    }
+
+    fn ends(&mut self, begun: Instant, now: Instant) {
+        if let Some(place) = self.calls.iter().position(|call| *call == begun) {
+            self.calls.swap_remove(place);
+        }
+        self.last = Some(now);
+    }
+
+    /// Something is missing: when it may be built. `low`: less than half of what is wanted waits.
+    fn may_build(&mut self, low: bool, now: Instant) -> Instant {
+        let lacking = *self.lacking.get_or_insert(now);
+        let youngest = self.calls.iter().map(|begun| *begun + SHORT_CALL);
+        let quiet = youngest.chain(self.last.map(|last| last + QUIET)).fold(now, Instant::max);
+        quiet.min(lacking + if low { LOW_BUILD_GAP } else { BUILD_GAP }).max(now)
+    }
+
+    fn builds(&mut self) {
+        self.lacking = None;
+    }
+}
+
 /// All that wait.
 #[derive(Default)]
 pub(super) struct Shelves {
     by_profile: Mutex<HashMap<String, Shelf>>,
+    stir: Mutex<Stir>,
     taken: Notify,
 }
 
@@ -118,11 +166,35 @@ impl Shelves {
     fn all(&self) -> MutexGuard<'_, HashMap<String, Shelf>> {
         self.by_profile.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn stir(&self) -> MutexGuard<'_, Stir> {
+        self.stir.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A call in an interpreter that has waited, until it is answered.
+pub(super) struct Using {
+    pipeline: Pipeline,
+    begun: Instant,
+}
+
+impl Using {
+    fn new(pipeline: &Pipeline) -> Self {
+        let begun = Instant::now();
+        pipeline.0.shelves.stir().begins(begun);
+        Self { pipeline: pipeline.clone(), begun }
+    }
+}
+
+impl Drop for Using {
+    fn drop(&mut self) {
+        self.pipeline.0.shelves.stir().ends(self.begun, Instant::now());
+    }
 }
 
 impl Pipeline {
     /// An interpreter that waits, if this exec may have one and there is one.
-    pub(super) async fn take_ahead(&self, judged: &Judged) -> Option<Interpreter> {
+    pub(super) fn take_ahead(&self, judged: &Judged) -> Option<(Interpreter, Using)> {
         let warm = &self.0.warm;
         if warm.profiles.is_empty() || judged.permit.kind() != Kind::Python {
             return None;
@@ -150,11 +222,12 @@ impl Pipeline {
                     return None;
                 }
                 Ok((mut interpreter, _)) => {
+                    let using = Using::new(self);
                     self.0.shelves.taken.notify_one();
                     // A dead one has closed its end of the pipe before the warden has told of it.
-                    if interpreter.died().await.is_none() && !interpreter.spoke_out_of_turn() {
+                    if interpreter.died().is_none() && !interpreter.spoke_out_of_turn() {
                         observe::warm_python("warm", "");
-                        return Some(interpreter);
+                        return Some((interpreter, using));
                     }
                 }
             }
@@ -170,11 +243,17 @@ impl Pipeline {
         loop {
             let in_force = self.0.source.current().await;
             self.sort_out(&in_force).await;
-            let wanted = self.next_wanted();
-            let Some(ahead) = wanted else {
+            let Some((ahead, low)) = self.next_wanted() else {
                 let _ = tokio::time::timeout(LOOK, self.0.shelves.taken.notified()).await;
                 continue;
             };
+            let now = Instant::now();
+            let due = self.0.shelves.stir().may_build(low, now);
+            if due > now {
+                tokio::time::sleep(due - now).await;
+                continue; // what is wanted then, and whether it may be
+            }
+            self.0.shelves.stir().builds();
             match self.0.executor.build_ahead(&ahead.1).await {
                 Ok(interpreter) => {
                     failures = 0;
@@ -222,7 +301,7 @@ impl Pipeline {
             let waiting = self.0.shelves.all().get_mut(&name).map(|shelf| std::mem::take(&mut shelf.waiting));
             let mut good = VecDeque::new();
             for (mut interpreter, built) in waiting.into_iter().flatten() {
-                if built.elapsed() < AGE_MAX && interpreter.died().await.is_none() && !interpreter.spoke_out_of_turn() {
+                if built.elapsed() < AGE_MAX && interpreter.died().is_none() && !interpreter.spoke_out_of_turn() {
                     good.push_back((interpreter, built));
                 }
             }
@@ -236,10 +315,12 @@ impl Pipeline {
         }
     }
 
-    fn next_wanted(&self) -> Option<(String, Ahead)> {
+    /// What is to be built next, and whether less than half of what is wanted waits there.
+    fn next_wanted(&self) -> Option<((String, Ahead), bool)> {
         let shelves = self.0.shelves.all();
         let short = |(_, shelf): &(&String, &Shelf)| shelf.waiting.len() < shelf.demand.target;
-        shelves.iter().find(short).map(|(name, shelf)| (name.clone(), shelf.ahead.clone()))
+        let low = |shelf: &Shelf| shelf.waiting.len() * 2 < shelf.demand.target;
+        shelves.iter().find(short).map(|(name, shelf)| ((name.clone(), shelf.ahead.clone()), low(shelf)))
     }
 
     /// Interpreters that wait.
@@ -261,6 +342,26 @@ fn complain(profile: &str, error: &RunError, failures: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_is_built_while_a_young_call_runs_and_nothing_waits_for_ever() {
+        let start = Instant::now();
+        let ms = Duration::from_millis;
+        let mut stir = Stir::default();
+        assert_eq!(stir.may_build(false, start), start, "nobody is in the way");
+        stir.builds();
+        stir.begins(start);
+        assert_eq!(stir.may_build(false, start), start + SHORT_CALL);
+        stir.ends(start, start + ms(4));
+        assert_eq!(stir.may_build(false, start + ms(4)), start + ms(4) + QUIET, "it is answered");
+        stir.begins(start + ms(5));
+        stir.begins(start + ms(30));
+        assert_eq!(stir.may_build(false, start + ms(30)), start + BUILD_GAP, "calls never cease");
+        assert_eq!(stir.may_build(true, start + ms(30)), start + ms(30), "and nearly all are used up");
+        stir.builds();
+        stir.ends(start + ms(5), start + ms(31));
+        assert_eq!(stir.may_build(false, start + ms(31)), start + ms(50), "the next is missing from now on");
+    }
 
     #[test]
     fn how_many_wait_follows_demand_within_its_bounds() {

@@ -6,11 +6,12 @@
 use super::admission::Listed;
 use super::{Failure, Finished, Judged, Pipeline, now_ms};
 use crate::executor::RunError;
-use crate::ledger::{ExecEnded, ExecFilter, ExecPage, ExecRow, ExecStarted, Ledger, LedgerError, OldExec};
-use crate::model::{Ending, ExecId, ExecRequest, Limit, Mode, Principal, Timestamp, Usage};
+use crate::ledger::{ExecEnded, ExecFilter, ExecNote, ExecPage, ExecRow, ExecStarted, LedgerError, OldExec};
+use crate::model::{Ending, ExecId, ExecRequest, Limit, Limits, Mode, Principal, Timestamp, Usage};
 use crate::policy::{Permit, Refusal};
+use crate::terms::{Safety, SideEffects};
 use crate::workspace::{AreaKind, Manifest, ManifestBounds};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 /// Entries of an artifacts directory that are listed.
@@ -48,7 +49,8 @@ pub struct Left {
 
 /// The row of an exec that runs. Dropped without an end, it was not started.
 pub(super) struct Noted {
-    ledger: Ledger,
+    /// None: it could not be noted.
+    note: Option<ExecNote>,
     exec: ExecId,
     queued_at_ms: u64,
     /// None: it waits for a place.
@@ -76,7 +78,16 @@ impl Noted {
     /// It has a place.
     pub(super) fn starts(&mut self) {
         self.started_at_ms = Some(now_ms());
-        self.ledger.post_running(&self.exec, self.started_at_ms, None);
+        if let Some(note) = &mut self.note {
+            note.runs(self.started_at_ms, None);
+        }
+    }
+
+    /// It was begun under this record.
+    pub(super) fn begun(&mut self, begin: String) {
+        if let Some(note) = &mut self.note {
+            note.runs(None, Some(begin));
+        }
     }
 
     /// It ended like this.
@@ -111,10 +122,25 @@ impl Noted {
 
 impl Drop for Noted {
     fn drop(&mut self) {
-        let refused = || self.end(Ending::FailedToStart, Some("refused; its caller was told why".to_owned()));
-        let end = self.end.clone().unwrap_or_else(refused);
-        self.ledger.post_ended(end);
+        let end = self
+            .end
+            .take()
+            .unwrap_or_else(|| self.end(Ending::FailedToStart, Some("refused; its caller was told why".to_owned())));
+        if let Some(note) = &mut self.note {
+            note.ended(end);
+        }
     }
+}
+
+/// The policy of an exec, as its row keeps it.
+#[derive(Serialize)]
+struct PolicyNote<'a> {
+    profile_hash: &'a str,
+    policy_version_hash: &'a str,
+    limits: &'a Limits,
+    safety: Safety,
+    side_effects: &'a SideEffects,
+    session: Option<&'a str>,
 }
 
 /// Refuses a reference that the ledger could not keep.
@@ -129,17 +155,18 @@ pub(super) fn check_reference(request: &ExecRequest) -> Result<(), Refusal> {
 }
 
 impl Pipeline {
-    /// Writes down that an exec starts, or waits for a place.
+    /// Takes note that an exec starts, or waits for a place. One that starts now and whose caller waits is posted when the
+    /// warden is at work on it.
     pub(super) fn note(&self, listed: &Listed, judged: &Judged, started_at_ms: Option<u64>) -> Noted {
         let Judged { permit, request, in_force, .. } = judged;
-        let policy = json!({
-            "profile_hash": permit.profile_hash(),
-            "policy_version_hash": in_force.version_hash,
-            "limits": permit.limits(),
-            "safety": permit.safety(),
-            "side_effects": permit.side_effects(),
-            "session": listed.session.as_ref().map(|wish| &wish.name),
-        });
+        let policy = PolicyNote {
+            profile_hash: permit.profile_hash(),
+            policy_version_hash: &in_force.version_hash,
+            limits: permit.limits(),
+            safety: permit.safety(),
+            side_effects: permit.side_effects(),
+            session: listed.session.as_ref().map(|wish| wish.name.as_str()),
+        };
         let row = ExecStarted {
             exec_id: listed.exec.clone(),
             owner: permit.owner().clone(),
@@ -154,21 +181,22 @@ impl Pipeline {
             args: request.exec.args.clone(), // the permit's own hold the code
             cwd: Some(permit.cwd().to_owned()).filter(|cwd| !cwd.is_empty()),
             env_keys: permit.env().keys().cloned().collect(),
-            policy: policy.to_string(),
+            policy: serde_json::to_string(&policy).expect("a policy holds nothing that JSON lacks"),
             queued_at_ms: listed.at_ms,
             started_at_ms,
             artifacts_path: permit.artifacts_path(&listed.exec),
             evidence_begin: None,
         };
-        let posted = match permit.mode() {
-            Mode::Wait => self.0.ledger.post_started(row),
-            Mode::Background | Mode::Stream => self.0.ledger.post_started_at_once(row),
+        let failed = |error: &LedgerError| {
+            tracing::error!(exec = %listed.exec, error = error as &dyn std::error::Error, "an exec has no row");
         };
-        if let Err(error) = posted {
-            tracing::error!(exec = %listed.exec, error = &error as &dyn std::error::Error, "an exec has no row");
+        let mut note = self.0.ledger.note_exec(row).inspect_err(failed).ok();
+        match (&mut note, permit.mode()) {
+            (Some(note), Mode::Background | Mode::Stream) => note.post_at_once(),
+            (Some(note), Mode::Wait) if started_at_ms.is_none() => note.post(),
+            (Some(_), Mode::Wait) | (None, _) => {}
         }
-        let (ledger, exec) = (self.0.ledger.clone(), listed.exec.clone());
-        Noted { ledger, exec, queued_at_ms: listed.at_ms, started_at_ms, end: None }
+        Noted { note, exec: listed.exec.clone(), queued_at_ms: listed.at_ms, started_at_ms, end: None }
     }
 
     /// Writes down what an exec left, if it had a project. A disk that is full does not undo an exec that ran.

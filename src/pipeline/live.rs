@@ -12,7 +12,7 @@
 //!
 //! What goes wrong before the start is the caller's answer, as for one that is waited for; later it is the `exit` event.
 
-use super::{Call, CancelOnDrop, Failure, Finished, Pipeline, Started, ended};
+use super::{Call, CancelOnDrop, Failure, Finished, Pipeline, Started};
 use crate::executor::{Event, Exit, Live, Log, Unreached};
 use crate::model::{Ending, ExecId, ExecRequest, Mode, Outcome, Principal, ProgramSignal, SandboxId};
 use crate::policy::Refusal;
@@ -122,11 +122,12 @@ impl Pipeline {
         request: &ExecRequest,
         sandbox: Option<&SandboxId>,
     ) -> Result<Launched, Failure> {
-        let Started { exec, live, queued, task } = self.start(call, request, sandbox, None).await?;
+        let Started { exec, live, queued, life } = self.start(call, request, sandbox, None).await?;
+        let task = tokio::spawn(life);
         let hold = (request.mode == Mode::Stream).then(|| CancelOnDrop::of(live.clone()));
         if !queued && !live.log.started().await {
             // It never started: its caller is still here to hear why.
-            ended(task.await)?;
+            task.await.unwrap_or(Err(Failure::Internal))?;
         }
         Ok(Launched { exec, queued, live, hold })
     }

@@ -13,7 +13,7 @@ use crate::executor::{Part, RunError};
 use crate::ledger::{LedgerError, NewSandbox, SandboxFilter, SandboxRow};
 use crate::model::{Capability, ExecRequest, Limit, Principal, ProjectId, SandboxId, SnapshotId};
 use crate::policy::{Refusal, judge_sandbox};
-use crate::workspace::{AreaKind, WorkspaceError};
+use crate::workspace::{AreaKind, Durable, WorkspaceError};
 use serde::Deserialize;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -217,6 +217,7 @@ impl Pipeline {
                 Some((self.0.turns.take(&found.project_id).await, found))
             }
         };
+        let durable = if source.is_some() { Durable::Now } else { self.0.store.empty_projects() };
         let snapshot = source.as_ref().map(|(_, found)| (found.project_id.clone(), found.id.clone()));
         self.on_disk(move |store| {
             let from = snapshot.as_ref().map(|(project, id)| (project, id));
@@ -235,7 +236,7 @@ impl Pipeline {
             }
         };
         let named = async {
-            self.on_disk(move |store| store.adopt(&project)).await?;
+            self.on_disk(move |store| store.adopt(&project, durable)).await?;
             self.bound_live(&row.project_id, work_bytes).await
         };
         if let Err(failure) = named.await {

@@ -197,7 +197,7 @@ impl Session {
     async fn look(&self) {
         let Ok(mut inside) = self.inside.try_lock() else { return };
         let Some(interpreter) = &mut inside.interpreter else { return };
-        if let Some(died) = interpreter.died().await {
+        if let Some(died) = interpreter.died() {
             inside.interpreter = None;
             self.bury(died);
         }

@@ -50,7 +50,7 @@ pub use meta::{FileKind, Meta};
 pub use read::{Content, Download, READ_MAX};
 pub use remove::Contents;
 pub use snapshots::Tree;
-pub use store::{Laid, Store, ThrowAway};
+pub use store::{Durable, Laid, Store, ThrowAway};
 pub use volumes::{Copied, Volumes};
 pub use walk::DiskUsage;
 pub use write::{Expected, Make, Upload, Written};

@@ -14,7 +14,7 @@
 
 use super::beneath::{make_own, open_own, sync_directory};
 use super::error::{WorkspaceError, host};
-use super::store::Store;
+use super::store::{Durable, Store};
 use super::volumes::{self, BEFORE, Copied, LIVE, NEXT, SNAPSHOTS, Volumes};
 use crate::model::{ExecId, Owner, ProjectId, SnapshotId};
 use nix::errno::Errno;
@@ -114,14 +114,16 @@ impl Store {
         volumes::remove(volumes, &root, NEXT)
     }
 
-    /// Makes a project that nobody can use before [`Store::adopt`]: with the files of a snapshot, or empty.
+    /// Makes a project that nobody can use before [`Store::adopt`]: with the files of a snapshot, or empty. An empty plain
+    /// directory is on the disk some time later.
     pub fn prepare(
         &self,
         owner: &Owner,
         project: &ProjectId,
         from: Option<(&ProjectId, &SnapshotId)>,
     ) -> Result<(), WorkspaceError> {
-        let root = self.own_root(&format!("{MADE}{project}"), owner, &ExecId::generate())?;
+        let durable = if from.is_some() { Durable::Now } else { self.empty_projects() };
+        let root = self.own_root(&format!("{MADE}{project}"), owner, &ExecId::generate(), durable)?;
         if let Some((source, id)) = from {
             let (volumes, source) = self.with_snapshots(owner, source)?;
             let failed = host("fork a snapshot");
@@ -129,16 +131,19 @@ impl Store {
             volumes::copy(volumes, (&place, id.as_str()), (&root, LIVE), Copied::Writable).map_err(failed)?;
         }
         let root = self.furnish(root)?;
-        self.make_areas(&root)
+        self.make_areas(&root, durable)
     }
 
     /// Gives a prepared project its name: from here on it is there.
-    pub fn adopt(&self, project: &ProjectId) -> Result<(), WorkspaceError> {
+    pub fn adopt(&self, project: &ProjectId, durable: Durable) -> Result<(), WorkspaceError> {
         let made = format!("{MADE}{project}");
         let failed = host("make a project");
         renameat2(&*self.projects, made.as_str(), &*self.projects, project.as_str(), RenameFlags::RENAME_NOREPLACE)
             .map_err(&failed)?;
-        sync_directory(&*self.projects).map_err(failed)
+        match durable {
+            Durable::Now => sync_directory(&*self.projects).map_err(failed),
+            Durable::Later => Ok(()),
+        }
     }
 
     /// Removes a prepared project that is not wanted after all.
@@ -157,7 +162,7 @@ impl Store {
             let Some(project) = name.strip_prefix(MADE) else { continue };
             let wanted = project.parse().ok().filter(|project| wanted.contains(project));
             let settled = match &wanted {
-                Some(project) => self.adopt(project),
+                Some(project) => self.adopt(project, Durable::Now),
                 None => self.discard_made(&name),
             };
             tracing::warn!(project, wanted = wanted.is_some(), ?settled, "a dead daemon was making a project");

@@ -2,7 +2,8 @@
 
 use super::area::{AreaDir, AreaKind};
 use super::beneath::{
-    for_each_name, make_directory, make_own, open_beneath, open_directory, open_own, open_unlocked, sync_directory,
+    for_each_name, look, make_directory, make_own, open_beneath, open_directory, open_own, open_unlocked,
+    sync_directory,
 };
 use super::error::{WorkspaceError, errno_of, host};
 use super::remove::remove_tree;
@@ -27,6 +28,17 @@ const STAGING: &str = ".new";
 const GONE: &str = ".gone-";
 /// The most entries that the removal of a project looks at; what is left goes at the next start.
 const PROJECT_ENTRIES: u64 = 100_000_000;
+
+/// When what was made is on the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Durable {
+    /// When the call comes back.
+    Now,
+    /// In the kernel's own time. For an empty plain directory of a sandbox whose row is in the ledger: should the power fail first,
+    /// the next start makes it again ([`Store::claim`]). A file that is written and synced in it takes the names above
+    /// it along: filesystems with a journal write what came before, too.
+    Later,
+}
 
 /// All workspaces of a daemon.
 #[derive(Debug)]
@@ -111,6 +123,13 @@ impl Store {
         self.volumes.is_some()
     }
 
+    /// When an empty project is on the disk. Subvolumes at once: a synced file or a snapshot in one does not take the names
+    /// above it along (seen after a power cut).
+    #[must_use]
+    pub fn empty_projects(&self) -> Durable {
+        if self.has_volumes() { Durable::Now } else { Durable::Later }
+    }
+
     /// Removes what a dead daemon left half-way in a project.
     fn mend(&self, project: &str) {
         clear_staging(&self.projects, project);
@@ -131,16 +150,20 @@ impl Store {
     /// Makes the project for `owner` if there is none; an error if it is another's.
     pub fn claim(&self, owner: &Owner, project: &ProjectId) -> Result<(), WorkspaceError> {
         let root = self.own_project(project, owner, &ExecId::generate())?;
-        self.make_areas(&root)
+        self.make_areas(&root, Durable::Now)
     }
 
-    /// The areas of a project, durably.
-    pub(super) fn make_areas(&self, root: &OwnedFd) -> Result<(), WorkspaceError> {
+    /// The areas of a project.
+    pub(super) fn make_areas(&self, root: &OwnedFd, durable: Durable) -> Result<(), WorkspaceError> {
         let (home, _) = home(root).map_err(host("make an area"))?;
         for (place, area) in [(&home, "inputs"), (&home, "work"), (root, "artifacts")] {
             make_own(place, area, 0o755).map_err(host("make an area"))?;
         }
-        sync_directory(root).and_then(|()| sync_directory(&self.projects)).map_err(host("make a project"))
+        match durable {
+            Durable::Now => sync_directory(root).and_then(|()| sync_directory(&self.projects)),
+            Durable::Later => Ok(()),
+        }
+        .map_err(host("make a project"))
     }
 
     /// Opens an area of a project of `owner`. Makes nothing: what is not there is another's.
@@ -249,7 +272,7 @@ impl Store {
 
     /// The project's directory, made for `owner` if there is none; an error if it is another's.
     fn own_project(&self, project: &ProjectId, owner: &Owner, exec: &ExecId) -> Result<OwnedFd, WorkspaceError> {
-        let root = self.own_root(project.as_str(), owner, exec)?;
+        let root = self.own_root(project.as_str(), owner, exec, Durable::Now)?;
         self.furnish(root)
     }
 
@@ -268,18 +291,36 @@ impl Store {
     }
 
     /// A directory of a project with its owner's name in it, made if there is none.
-    pub(super) fn own_root(&self, name: &str, owner: &Owner, exec: &ExecId) -> Result<OwnedFd, WorkspaceError> {
+    pub(super) fn own_root(
+        &self,
+        name: &str,
+        owner: &Owner,
+        exec: &ExecId,
+        durable: Durable,
+    ) -> Result<OwnedFd, WorkspaceError> {
         let root = make_own(&self.projects, name, 0o700).map_err(host("open the project"))?;
+        let unclaimed = match look(&root, OWNER) {
+            Err(errno) => errno == Errno::ENOENT,
+            // Nobody writes an empty one: the power failed before the kernel had written the name (`Durable::Later`).
+            Ok(known) if known.st_size == 0 => {
+                unlinkat(&root, OWNER, UnlinkatFlags::NoRemoveDir).map_err(host("claim the project"))?;
+                true
+            }
+            Ok(_) => false,
+        };
         // Written aside and linked into place: of two first callers exactly one becomes the owner, and nobody
         // ever reads half a name.
-        if matches!(open_beneath(&root, OWNER, OFlag::O_PATH, Mode::empty()), Err(Errno::ENOENT)) {
+        if unclaimed {
             let aside = format!("{OWNER}.{exec}");
             let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL;
             let file = open_beneath(&root, aside.as_str(), flags, Mode::from_bits_truncate(0o600))
                 .map_err(host("claim the project"))?;
             let failed = |source| WorkspaceError::Host { what: "claim the project", source };
             let mut file = File::from(file);
-            file.write_all(name_of(owner).as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
+            file.write_all(name_of(owner).as_bytes()).map_err(failed)?;
+            if durable == Durable::Now {
+                file.sync_all().map_err(failed)?;
+            }
             let linked = linkat(&root, aside.as_str(), &root, OWNER, AtFlags::empty());
             unlinkat(&root, aside.as_str(), UnlinkatFlags::NoRemoveDir).map_err(host("claim the project"))?;
             if let Err(errno) = linked
@@ -406,6 +447,16 @@ mod tests {
         let other = store.lay(&ExecId::generate(), &principal("b"), Some(&project), "", nothing());
         assert!(matches!(other, Err(WorkspaceError::NotYours)));
         assert!(directory.path().join("p1/artifacts").join(exec.as_str()).is_dir());
+    }
+
+    #[test]
+    fn an_owner_whose_name_the_power_took_is_written_again() {
+        let fixture = Fixture::new();
+        std::fs::write(fixture.path(OWNER), "").expect("an empty file");
+        let work = || fixture.store.area(&principal("a"), &project(), &AreaKind::Work);
+        assert!(matches!(work(), Err(WorkspaceError::NotYours)), "until it is claimed it is nobody's");
+        fixture.store.claim(&principal("a"), &project()).expect("the start claims it for the ledger's owner");
+        assert!(work().is_ok());
     }
 
     #[test]

@@ -210,6 +210,22 @@ fn a_caller_that_owns_a_program_takes_it_along() {
     assert_eq!(again.exit()["exit_code"], 3, "it was left, not ended");
 }
 
+/// The daemon learned from a failed write that a caller was gone, and cancelled before it read that the caller had detached.
+#[test]
+fn a_caller_that_detaches_in_the_middle_of_output_leaves_the_program_running() {
+    let daemon = Daemon::start();
+    let exec = launch(&daemon, at_terminal(shell("while true; do echo more; done")));
+    for _ in 0..20 {
+        let mut caller = Attached::new(&daemon, &exec, "hangup=cancel");
+        caller.until_seen("more");
+        caller.ask(json!({"type": "detach"}));
+        drop(caller); // with frames unread, so the daemon's next one fails
+    }
+    assert_eq!(daemon.request("GET", &format!("/v1/execs/{exec}"), None).body["status"], "running");
+    drop(Attached::new(&daemon, &exec, "hangup=cancel"));
+    assert_eq!(exit_of(&daemon, &exec)["status"], "cancelled", "hanging up without a word still ends it");
+}
+
 #[test]
 fn without_a_terminal_an_attachment_is_a_clean_pipe() {
     let daemon = Daemon::start();

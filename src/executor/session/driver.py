@@ -265,12 +265,26 @@ def settle():
         sys.modules["random"].seed()
 
 
+def show(code, text):
+    """Since 3.13 a traceback shows the lines of what came with -c: those of the call from here on, no longer ours."""
+    lines = sys.modules.get("linecache")
+    if not hasattr(lines, "_register_code"):
+        return
+    if hasattr(lines, "_interactive_cache"):
+        lines._interactive_cache.clear()
+        lines._register_code(code, text, "<string>")
+    else:  # 3.13.0 knows them by the name of the file alone
+        lines._register_code("<string>", text, "<string>")
+
+
 def once(main, call):
     """Becomes what `python3 -c` would be: no way back to us, no answer, and the interpreter's own end."""
     become(call)
     code = 0
     try:
-        exec(compile(call["code"], "<string>", "exec", dont_inherit=True), main)
+        program = compile(call["code"], "<string>", "exec", dont_inherit=True)
+        show(program, call["code"])
+        exec(program, main)
     except SystemExit as left:
         code = 0 if left.code is None else left.code
         if type(code) is not int or not -(2**31) <= code < 2**31:

@@ -118,11 +118,11 @@ impl Pipes {
         Ok((Self { calls, answers, interrupts, stdin, stdout, stderr }, inside))
     }
 
-    fn with(self, Accept { status, ended, kill }: Accept, laid: Laid) -> Result<Interpreter, RunError> {
+    fn with(self, Accept { status, ended, kill }: Accept, laid: Laid) -> Interpreter {
         let Self { calls, answers, interrupts, stdin, stdout, stderr } = self;
-        let status = StatusSocket::new(status).map_err(RunError::Pipes)?;
+        let status = StatusSocket::new(status);
         let (made, pids_refused, env, files_came_later) = (0, 0, BTreeMap::new(), false);
-        Ok(Interpreter {
+        Interpreter {
             status,
             ended,
             kill,
@@ -137,7 +137,7 @@ impl Pipes {
             laid,
             files_came_later,
             env,
-        })
+        }
     }
 }
 
@@ -211,8 +211,9 @@ impl Executor {
         let argv = words::argv(call.kind);
         let words = words_of(permit, argv.into_iter().filter(|word| !word.is_empty()))?;
         let (pipes, inside) = Pipes::new(false).map_err(RunError::Pipes)?;
-        let (accept, laid) = self.ask(home, permit, under, Life::Session, words, inside).await?;
-        Ok(Parked { interpreter: pipes.with(accept, laid)? })
+        let inside: Vec<_> = inside.iter().map(AsFd::as_fd).collect();
+        let (accept, laid) = self.ask(home, permit, under, Life::Session, words, &inside).await?;
+        Ok(Parked { interpreter: pipes.with(accept, laid) })
     }
 
     #[expect(clippy::too_many_arguments, reason = "what a run takes, the session and its call")]
@@ -286,7 +287,7 @@ impl Executor {
                 (ending, code, None, None)
             }
             None => {
-                let last_word = ready.status.last_word().await;
+                let last_word = ready.status.last_word();
                 if let (Cause::Itself, Some(Status::Fault(fault))) = (cause, last_word) {
                     refuse_fault(fault)?;
                 }
@@ -338,9 +339,9 @@ impl Interpreter {
     }
 
     /// How it died, if it did while no call ran.
-    pub async fn died(&mut self) -> Option<String> {
+    pub fn died(&mut self) -> Option<String> {
         let (cause, _) = self.ended.try_recv().ok()?;
-        let last_word = self.status.last_word().await;
+        let last_word = self.status.last_word();
         Some(format!("between two calls {}", how(&outcome::end(cause, last_word))))
     }
 

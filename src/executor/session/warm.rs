@@ -24,6 +24,7 @@ use crate::workspace::Laid;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::io;
+use std::os::fd::AsFd;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -119,8 +120,10 @@ impl Executor {
             life: Life::Session,
             words,
         };
-        let accept = self.warden.run(run, inside).await?.map_err(RunError::Refused)?;
-        let mut interpreter = pipes.with(accept, Laid::ThrowAway { inputs: None })?;
+        let borrowed: Vec<_> = inside.iter().map(AsFd::as_fd).collect();
+        let accept = self.warden.run(run, &borrowed).await?.map_err(RunError::Refused)?;
+        drop(inside); // while we hold them, its pipes have no end
+        let mut interpreter = pipes.with(accept, Laid::ThrowAway { inputs: None });
         interpreter.env.clone_from(&ahead.env);
         interpreter.status.go();
         let hello = format!("{}\n", json!({"id": "ahead", "preload": ahead.preload}));
@@ -193,7 +196,7 @@ impl Executor {
             interpreter;
         // A second run of the same exec does not get here: the first ends it.
         let _ = live.control.set(kill.handle());
-        let going = Going { status, ended, kill, laid, stdout, stderr };
+        let going = Going { status, ended, kill, laid, outputs: [stdout, stderr], held: None };
         let stdin = stdin.filter(|_| permit.stdin_open() || !permit.stdin().is_empty());
         let input =
             live.input.open(stdin.map_or(To::Closed, To::Pipe), permit.stdin_open().then(|| permit.stdin_most()));

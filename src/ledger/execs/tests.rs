@@ -1,7 +1,7 @@
 use super::super::tests::{fresh, owners};
 use super::*;
 
-fn started(owner: &Owner, queued_at_ms: u64) -> ExecStarted {
+pub(in crate::ledger) fn started(owner: &Owner, queued_at_ms: u64) -> ExecStarted {
     ExecStarted {
         exec_id: ExecId::generate(),
         owner: owner.clone(),
@@ -24,7 +24,7 @@ fn started(owner: &Owner, queued_at_ms: u64) -> ExecStarted {
     }
 }
 
-fn ended(exec: &ExecStarted, ending: Ending, ended_at_ms: u64) -> ExecEnded {
+pub(in crate::ledger) fn ended(exec: &ExecStarted, ending: Ending, ended_at_ms: u64) -> ExecEnded {
     ExecEnded {
         exec_id: exec.exec_id.clone(),
         ending,

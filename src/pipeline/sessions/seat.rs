@@ -173,7 +173,7 @@ impl Pipeline {
         seat.session.refuse_dead()?; // the call before may have been its last
         let Inside { interpreter, limits, profile_hash, .. } = &mut *seat.inside;
         let Some(running) = interpreter else { return Ok(()) };
-        let unfit = if let Some(died) = running.died().await {
+        let unfit = if let Some(died) = running.died() {
             Some(died)
         } else if running.spoke_out_of_turn() {
             Some("between two calls something was written where the interpreter answers".to_owned())

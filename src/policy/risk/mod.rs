@@ -27,6 +27,7 @@ use crate::model::Kind;
 use patterns::Pattern;
 use serde::Serialize;
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// The most code that is looked at.
 pub const CODE_MAX: usize = 128 * 1024;
@@ -38,6 +39,12 @@ const NESTED_MAX: u8 = 3;
 const PIECES_MAX: usize = 64;
 /// Stack of the thread: code at the bounds of depth fits, in a debug build too (there is a test). Only what is used costs memory.
 const STACK_BYTES: usize = 16 * 1024 * 1024;
+
+/// Code that takes microseconds to look at.
+const SHORT_CODE: usize = 256;
+/// What flat code takes of its caller's stack at most, in a debug build too (there is a test): half of what a thread has.
+#[cfg(test)]
+const FLAT_STACK_BYTES: usize = 1024 * 1024;
 
 /// How risky code looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -75,11 +82,22 @@ pub struct Risk {
     pub parsed: bool,
 }
 
+/// How much there is to look at.
+fn amount(code: Option<&str>, command: &str, args: &[String]) -> usize {
+    code.map_or(0, str::len) + command.len() + args.iter().map(String::len).sum::<usize>()
+}
+
+/// Whether [`assess`] is done in a fraction of a millisecond: Python in place, a script in a thread that is waited for.
+#[must_use]
+pub fn is_short(code: Option<&str>, command: &str, args: &[String]) -> bool {
+    amount(code, command, args) <= SHORT_CODE
+}
+
 /// Looks at what is about to run. `code` is what `python` and `shell` take; without it, `args` are the interpreter's own,
 /// and a `process` is its `command` and `args`.
 #[must_use]
 pub fn assess(kind: Kind, code: Option<&str>, command: &str, args: &[String]) -> Risk {
-    let total = code.map_or(0, str::len) + command.len() + args.iter().map(String::len).sum::<usize>();
+    let total = amount(code, command, args);
     if total > CODE_MAX {
         let mut sink = Sink::default();
         sink.unread(&patterns::LARGE, 0);
@@ -100,9 +118,15 @@ pub fn assess(kind: Kind, code: Option<&str>, command: &str, args: &[String]) ->
             return sink.risk();
         }
     }
-    let thread = std::thread::Builder::new().name("risk".to_owned()).stack_size(STACK_BYTES);
-    // The end of the thread is the catch: a panic of a parser ends there, and so does the memory of its tree.
-    let read = thread.spawn(move || look(piece)).ok().and_then(|running| running.join().ok());
+    // A panic of a parser ends here, in place or with its thread. Nothing outside is touched, so nothing is left half-done.
+    let here = || catch_unwind(AssertUnwindSafe(|| look(piece.clone(), Stack::Callers))).transpose();
+    let read = match piece.is_flat().then(here).flatten() {
+        Some(read) => read.ok(),
+        None => {
+            let thread = std::thread::Builder::new().name("risk".to_owned()).stack_size(STACK_BYTES);
+            thread.spawn(move || look(piece, Stack::Own)).ok().and_then(|running| running.join().ok()?)
+        }
+    };
     read.unwrap_or_else(|| {
         let mut sink = Sink::default();
         sink.unread(&patterns::UNPARSED, 0);
@@ -117,6 +141,7 @@ fn words(command: &str, args: &[String]) -> Piece {
 }
 
 /// Something to look at.
+#[derive(Clone)]
 enum Piece {
     Python(String),
     Shell(String),
@@ -124,11 +149,35 @@ enum Piece {
     Words(Vec<Option<String>>),
 }
 
-fn look(first: Piece) -> Risk {
+/// Whose stack there is to look on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stack {
+    /// A thread's that does something else.
+    Callers,
+    /// One that code at the bounds of depth fits.
+    Own,
+}
+
+impl Piece {
+    /// Whether it can't nest so deep that a stack of its own is needed.
+    fn is_flat(&self) -> bool {
+        match self {
+            Piece::Python(code) => code.len() <= SHORT_CODE,
+            Piece::Shell(_) => false, // eighty words of `if` take more than a megabyte
+            Piece::Words(_) => true,
+        }
+    }
+}
+
+/// None if the stack may be too small for a piece of it.
+fn look(first: Piece, stack: Stack) -> Option<Risk> {
     let mut sink = Sink::default();
     sink.pieces.push_back(Nested { piece: first, anchor: None, nested: 0 });
     for _ in 0..PIECES_MAX {
         let Some(Nested { piece, anchor, nested }) = sink.pieces.pop_front() else { break };
+        if stack == Stack::Callers && !piece.is_flat() {
+            return None;
+        }
         (sink.anchor, sink.nested) = (anchor, nested);
         match piece {
             Piece::Python(code) => python::read(&code, &mut sink),
@@ -140,7 +189,7 @@ fn look(first: Piece) -> Risk {
         sink.anchor = None;
         sink.unread(&patterns::DEEP, 0);
     }
-    sink.risk()
+    Some(sink.risk())
 }
 
 struct Nested {

@@ -395,6 +395,51 @@ fn code_at_the_bound_of_depth_is_read() {
     assert!(names(&shell(&groups)).contains(&"privilege"));
 }
 
+/// Flat code is read on its caller's stack, whatever it nests.
+#[test]
+fn flat_code_fits_the_stack_that_it_may_take() {
+    let worst = |unit: &str, end: &str, close: &str| {
+        let n = (SHORT_CODE - end.len()) / (unit.len() + close.len());
+        format!("{}{end}{}", unit.repeat(n), close.repeat(n))
+    };
+    let chain = |unit: &str| format!("a{}", unit.repeat(SHORT_CODE / unit.len() - 1));
+    let indented: String = (0..14).map(|depth| format!("{}if a:\n", " ".repeat(depth))).collect();
+    let codes = [
+        worst("-", "1", ""),
+        worst("(", "1", ")"),
+        worst("[", "", "]"),
+        worst("not ", "1", ""),
+        worst("lambda:", "1", ""),
+        worst("f(", "", ")"),
+        worst("{1:", "1", "}"),
+        worst("a if b else ", "1", ""),
+        chain(".b"),
+        chain("()"),
+        chain("+1"),
+        format!("if a: pass\n{}", "elif a: pass\n".repeat(SHORT_CODE / 13 - 1)),
+        indented + &" ".repeat(14) + "pass",
+    ];
+    let read = move || {
+        for code in codes {
+            let piece = Piece::Python(code.clone());
+            assert!(piece.is_flat(), "{code}");
+            assert!(look(piece, Stack::Callers).is_some(), "that it comes back is the point: {code}");
+        }
+    };
+    let thread = std::thread::Builder::new().stack_size(FLAT_STACK_BYTES).spawn(read).expect("a thread");
+    thread.join().expect("the stack was large enough");
+}
+
+#[test]
+fn what_may_nest_deep_in_short_code_is_left_to_a_larger_stack() {
+    let nested = format!("( {}sudo x{} )", "( ".repeat(20), " )".repeat(20));
+    assert_eq!(look(Piece::Shell(nested.clone()), Stack::Callers), None);
+    assert!(names(&shell(&nested)).contains(&"privilege"));
+    let within = format!("import os\nos.system({nested:?})");
+    assert_eq!(look(Piece::Python(within.clone()), Stack::Callers), None, "flat itself, but for what is in it");
+    assert!(names(&python(&within)).contains(&"privilege"));
+}
+
 #[test]
 fn code_within_code_is_followed_three_times() {
     let risk = shell("bash -c \"bash -c 'bash -c sudo'\"");
