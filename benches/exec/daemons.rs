@@ -33,10 +33,12 @@ fn recycled() -> String {
 
 /// The daemon's configuration: no minimum, so that only a profile that is asked for has a pool.
 pub fn config(pool: u64, durability: &str) -> String {
-    format!(
-        "max_concurrent_execs = {MAX_CONCURRENT_EXECS}\n[pool]\nmin = 0\nmax = {pool}\n\
-         [evidence]\ndurability = \"{durability}\"\n"
-    )
+    config_before_pool(durability) + &format!("min = 0\nmax = {pool}\n")
+}
+
+/// The same up to the size of the pool.
+pub fn config_before_pool(durability: &str) -> String {
+    format!("max_concurrent_execs = {MAX_CONCURRENT_EXECS}\n[evidence]\ndurability = \"{durability}\"\n[pool]\n")
 }
 
 /// What makes interpreters wait.

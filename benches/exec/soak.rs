@@ -2,9 +2,9 @@
 
 use super::daemons::{self, Served};
 use super::goals::{self, Goal, Unit};
-use super::harness::{Snapshot, processes};
+use super::harness::{Snapshot, processes, wait_for};
 use super::program::{PROFILE, Program};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// As many at once as the throughput goals have.
 const CLIENTS: usize = 8;
@@ -14,6 +14,10 @@ const WARDEN_MOST_MIB: f64 = 4.0;
 const FRONT_MOST_MIB: f64 = 40.0;
 /// Flat: from the first look to the last, heaps settle but don't grow with the number of execs.
 const GROWN_MOST_KIB: f64 = 512.0;
+
+/// Longer than anything rests in the warden to be used again.
+const REST: Duration = Duration::from_millis(1500);
+const REST_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Resident memory of both, in KiB.
 #[derive(Debug, Clone, Copy)]
@@ -42,9 +46,22 @@ pub fn resident(served: &Served) -> Vec<Goal> {
     Resident::of(served).goals(health.body["execs_started"].as_u64().unwrap_or(0)).into()
 }
 
+/// What is there when nothing is about to be used again: groups of ended execs rest for a moment.
+fn at_rest(served: &Served) -> Snapshot {
+    let mut before = served.daemon.snapshot_of_host();
+    wait_for("what is there stays the same", REST_DEADLINE, || {
+        std::thread::sleep(REST);
+        let now = served.daemon.snapshot_of_host();
+        let same = now.more_than(&before).is_empty() && before.more_than(&now).is_empty();
+        before = now;
+        same.then_some(())
+    });
+    before
+}
+
 fn look(served: &Served, execs: usize, begun: Instant) -> (Resident, Snapshot) {
     served.daemon.wait_for_pool();
-    let (resident, there) = (Resident::of(served), served.daemon.snapshot_of_host());
+    let (resident, there) = (Resident::of(served), at_rest(served));
     println!(
         "  {execs:>8} execs{:>7.0} s   warden {:>6.0} KiB, front {:>6.0} KiB resident; descriptors {} and {}; {} cgroups, {} mounts, {} processes",
         begun.elapsed().as_secs_f64(),
@@ -59,9 +76,13 @@ fn look(served: &Served, execs: usize, begun: Instant) -> (Resident, Snapshot) {
     (resident, there)
 }
 
+/// As many of each profile wait at the first look as at the last: a pool that follows demand would count as growth.
+const POOL: usize = 4;
+
 /// So many execs, with ten looks on the way.
 pub fn run(execs: usize) {
-    let served = Served::start("soak", &daemons::config(CLIENTS as u64, "process"));
+    let config = format!("{}min = {POOL}\nmax = {POOL}\n", daemons::config_before_pool("process"));
+    let served = Served::start("soak", &config);
     let request = Program::True.request(PROFILE);
     let per_client = (execs / LOOKS / CLIENTS).max(1);
     println!("{} execs of true by {CLIENTS} clients", per_client * CLIENTS * LOOKS);
