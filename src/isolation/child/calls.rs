@@ -88,6 +88,11 @@ pub fn exit_now(code: i32) -> ! {
     }
 }
 
+/// Lets others run on this processor first.
+pub fn step_aside() {
+    let _ = call(SYS_SCHED_YIELD, [0]); // it always succeeds
+}
+
 pub fn write(fd: Fd, bytes: &[u8]) -> Done {
     done(call(SYS_WRITE, [number(fd), place(bytes), bytes.len()]))
 }

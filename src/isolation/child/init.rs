@@ -157,6 +157,8 @@ fn reap(sheet: &Sheet<'_>, program: i32, handles: &Handles, mut steps: Steps, oo
     // Leaving ends whatever the program left behind.
     if nothing_is_left() {
         let _ = calls::write(handles.over, &1u64.to_ne_bytes()); // a warden that does not hear it sees our death
+        // Woken on this processor, it would wait until we are taken apart, and the caller with it.
+        calls::step_aside();
     }
     calls::exit_now(0)
 }
