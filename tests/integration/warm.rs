@@ -67,6 +67,8 @@ fn nobody_can_tell_it_from_one_that_did_not_wait() {
         "import re\nclass C:\n    def __del__(self): print('deleted')\nre.left = C()",
         "import random\nrandom.Random.__del__ = lambda self: print('patched')\nx = random.Random()",
         "class C:\n    def __del__(self): print('cycle')\nc = C(); c.c = c; del c",
+        "import gc\nclass C:\n    def __del__(self): print('frozen')\nc = C(); gc.freeze()",
+        "import gc\nclass C:\n    def __del__(self): print('thawed')\nc = C(); gc.freeze(); gc.unfreeze()",
         "def g():\n    try:\n        yield 1\n    finally:\n        print('closed')\nx = g(); next(x)",
         "import os\nf = open('/dev/stdout', 'w'); f.write('flushed')",
         "import weakref\nclass C: pass\nc = C()\nr = weakref.ref(c, lambda r: print('gone'))",

@@ -6,6 +6,7 @@ import atexit, builtins, io, json, os, signal, sys, types
 
 CALLS, ANSWERS, INTERRUPTS = 100, 101, 102
 HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: not of the interpreter's own making
+IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE (3.10): nothing can be set on it
 VALUE_MAX, TEXT_MAX, LINE_MAX, FRAMES_MAX, FIGURES_MAX = 16384, 16384, 256, 64, 32
 ARTIFACTS = "/workspace/artifacts"
 SELF = os.getpid()
@@ -161,15 +162,21 @@ class End:
         self.streams = (sys.stdout, sys.stderr)
         gc.collect()
         gc.freeze()  # from here on what is not frozen is the program's
-        self.frozen = gc.get_freeze_count()
+        # Counting what is frozen would tell whether the program froze more, but walks through all of it, from cold caches
+        # half of what a short program takes. It would have frozen this as well.
+        self.canary = []
         classes = [object]
         known = {object}
         for one in classes:  # grows as we go
             below = [kind for kind in type.__subclasses__(one) if kind not in known]
             known.update(below)
             classes += below
-        # A program may still give one of them a destructor.
-        self.classes = [one for one in classes if not hasattr(one, "__del__")]
+        # A program may still give one of them a destructor, if it was not made in C.
+        self.classes = [one for one in classes if self.can_be_changed(one) and not hasattr(one, "__del__")]
+
+    @staticmethod
+    def can_be_changed(kind):
+        return kind.__flags__ & (HEAP_TYPE | IMMUTABLE_TYPE) == HEAP_TYPE
 
     def made_in_python(self, kind):
         """Whether a class and all it is made of were written in Python, or are plain."""
@@ -206,16 +213,22 @@ class End:
             return True
         return type(kind) is type and not hasattr(kind, "__del__") and self.made_in_python(kind)
 
+    def froze(self, seen):
+        """Whether the program froze what the collector has `seen`, and with it our canary."""
+        return not any(one is self.canary for one in seen)
+
     def leaves_no_trace(self):
         gc = self.gc
-        if sys.gettrace() or sys.getprofile() or gc.callbacks or gc.get_debug() or gc.get_freeze_count() > self.frozen:
+        if sys.gettrace() or sys.getprofile() or gc.callbacks or gc.get_debug():
             return False
         if self.threads._count() or (sys.stdout, sys.stderr) != self.streams:
             return False
         if "_ctypes" in sys.modules or "_cffi_backend" in sys.modules:
             return False  # C may have been called, and has streams and an end of its own
         seen = gc.get_objects()
-        if len(seen) > self.SEEN_MAX or any(hasattr(one, "__del__") for one in self.classes):
+        if len(seen) > self.SEEN_MAX or self.froze(seen):
+            return False
+        if any(hasattr(one, "__del__") for one in self.classes):
             return False
         return all(map(self.plain, seen))
 
@@ -299,8 +312,8 @@ def once(main, call):
             sys.excepthook = lambda *said: None
             raise  # it ends by the signal
     end.take(code & 255)
-    if end.gc.get_freeze_count():
-        end.gc.unfreeze()
+    if not end.froze(end.gc.get_objects()):
+        end.gc.unfreeze()  # what waited is the collector's again; what the program froze stays so
     sys.exit(code)
 
 

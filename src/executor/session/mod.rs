@@ -31,7 +31,7 @@ use super::process::{Executor, RunError, StatusSocket, Under, refuse_fault, usag
 use super::stop::{ByteBudget, Stop, StopCause};
 use super::{outcome, pump};
 use crate::evidence::{EvidenceError, OpenRecord};
-use crate::isolation::warden::protocol::{Cause, Counted, INTERRUPT_GRACE_MS, Life, Status};
+use crate::isolation::warden::protocol::{Cause, Counted, INTERRUPT_GRACE_MS, Life, SESSION_FDS, Status};
 use crate::model::{CallReport, Ending, ExecId, Limit, Outcome, SessionState};
 use crate::policy::Permit;
 use crate::workspace::Laid;
@@ -80,6 +80,8 @@ pub struct Interpreter {
     stdin: Option<pipe::Sender>,
     stdout: pipe::Receiver,
     stderr: pipe::Receiver,
+    /// Its ends of the two, while it waits ahead.
+    held: Option<[OwnedFd; 2]>,
     made: u64,
     pids_refused: u64,
     laid: Laid,
@@ -107,14 +109,14 @@ struct Pipes {
 impl Pipes {
     /// Ours, and the interpreter's in the order in which the warden takes them.
     /// Its standard input has an end at once unless `stdin` is to come.
-    fn new(stdin: bool) -> io::Result<(Self, Vec<OwnedFd>)> {
+    fn new(stdin: bool) -> io::Result<(Self, [OwnedFd; SESSION_FDS])> {
         let (stdout, stdout_inside) = pump::output_pipe()?;
         let (stderr, stderr_inside) = pump::output_pipe()?;
         let (stdin, stdin_inside) = pump::input_pipe(stdin)?;
         let (answers, answers_inside) = pump::output_pipe()?;
         let (calls, calls_inside) = pump::kept_input_pipe()?;
         let (interrupts, interrupts_inside) = pump::kept_input_pipe()?;
-        let inside = vec![stdin_inside, stdout_inside, stderr_inside, calls_inside, answers_inside, interrupts_inside];
+        let inside = [stdin_inside, stdout_inside, stderr_inside, calls_inside, answers_inside, interrupts_inside];
         Ok((Self { calls, answers, interrupts, stdin, stdout, stderr }, inside))
     }
 
@@ -132,6 +134,7 @@ impl Pipes {
             stdin,
             stdout,
             stderr,
+            held: None,
             made,
             pids_refused,
             laid,
@@ -180,7 +183,7 @@ impl Executor {
                 (Some(running), _) => Ok((running, false)),
                 (None, Some(mut waited)) => {
                     self.furnish(&mut waited, home, permit).await?;
-                    waited.stdin = None;
+                    (waited.stdin, waited.held) = (None, None);
                     Ok((waited, false))
                 }
                 (None, None) => self.park(home, permit, under, call).await.map(|parked| (parked.interpreter, true)),
@@ -211,7 +214,7 @@ impl Executor {
         let argv = words::argv(call.kind);
         let words = words_of(permit, argv.into_iter().filter(|word| !word.is_empty()))?;
         let (pipes, inside) = Pipes::new(false).map_err(RunError::Pipes)?;
-        let inside: Vec<_> = inside.iter().map(AsFd::as_fd).collect();
+        let inside = inside.each_ref().map(AsFd::as_fd);
         let (accept, laid) = self.ask(home, permit, under, Life::Session, words, &inside).await?;
         Ok(Parked { interpreter: pipes.with(accept, laid) })
     }

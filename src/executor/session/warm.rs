@@ -16,7 +16,7 @@ use super::super::process::{Executor, Going, RunError, Under, workspace};
 use super::words::{Listening, argv};
 use super::{Interpreter, Pipes};
 use crate::evidence::{EvidenceError, OpenRecord};
-use crate::isolation::warden::protocol::{Life, Refused, Run, Workspace};
+use crate::isolation::warden::protocol::{Life, Refused, Run, SESSION_FDS, Workspace};
 use crate::isolation::warden::words::Words;
 use crate::model::{Enforcement, ExecId, Kind, Limit, Limits, Outcome};
 use crate::policy::Permit;
@@ -24,7 +24,7 @@ use crate::workspace::Laid;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -120,10 +120,10 @@ impl Executor {
             life: Life::Session,
             words,
         };
-        let borrowed: Vec<_> = inside.iter().map(AsFd::as_fd).collect();
+        let borrowed = inside.each_ref().map(AsFd::as_fd);
         let accept = self.warden.run(run, &borrowed).await?.map_err(RunError::Refused)?;
-        drop(inside); // while we hold them, its pipes have no end
         let mut interpreter = pipes.with(accept, Laid::ThrowAway { inputs: None });
+        interpreter.held = Some(outputs(inside));
         interpreter.env.clone_from(&ahead.env);
         interpreter.status.go();
         let hello = format!("{}\n", json!({"id": "ahead", "preload": ahead.preload}));
@@ -192,11 +192,12 @@ impl Executor {
         let env = (*permit.env() != interpreter.env).then(|| permit.env());
         let message = json!({"once": true, "code": code, "args": args, "env": env, "cwd": permit.cwd()});
         let message = format!("{message}\n");
-        let Interpreter { status, ended, kill, mut calls, stdin, stdout, stderr, laid, answers, interrupts, .. } =
-            interpreter;
+        let Interpreter {
+            status, ended, kill, mut calls, stdin, stdout, stderr, held, laid, answers, interrupts, ..
+        } = interpreter;
         // A second run of the same exec does not get here: the first ends it.
         let _ = live.control.set(kill.handle());
-        let going = Going { status, ended, kill, laid, outputs: [stdout, stderr], held: None };
+        let going = Going { status, ended, kill, laid, outputs: [stdout, stderr], held };
         let stdin = stdin.filter(|_| permit.stdin_open() || !permit.stdin().is_empty());
         let input =
             live.input.open(stdin.map_or(To::Closed, To::Pipe), permit.stdin_open().then(|| permit.stdin_most()));
@@ -213,6 +214,12 @@ impl Executor {
             outcome.map(|outcome| Outcome { enforcement: told(outcome.enforcement, files_came_later), ..outcome });
         Ok((record, outcome))
     }
+}
+
+/// The interpreter's ends of its outputs: while we hold these, one that ends wakes us once and not three times. The others
+/// are closed, else those pipes would have no end.
+fn outputs([_, stdout, stderr, ..]: [OwnedFd; SESSION_FDS]) -> [OwnedFd; 2] {
+    [stdout, stderr]
 }
 
 /// What stood around a run, and what of it held less because files came later.
