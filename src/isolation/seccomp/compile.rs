@@ -81,12 +81,11 @@ impl FilterSpec {
         }
 
         let mut program = self.export(&first)?;
-        let later = program.len();
         self.link(&mut program, ASK_ALLOW_IF, &allow_if)?;
         self.link(&mut program, ASK_REFUSE_IF, &refuse_if)?;
         let program = match arch {
-            ScmpArch::X8664 => shorten(program, later, AUDIT_X86_64),
-            ScmpArch::Aarch64 => shorten(program, later, AUDIT_AARCH64),
+            ScmpArch::X8664 => shorten(program, AUDIT_X86_64),
+            ScmpArch::Aarch64 => shorten(program, AUDIT_AARCH64),
             _ => program,
         };
         if program.len() > Filter::MAX_INSTRUCTIONS {
