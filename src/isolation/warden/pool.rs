@@ -23,6 +23,9 @@ const FAILURE_DELAY: Duration = Duration::from_millis(100);
 /// Doublings of it, at most: ten seconds or so.
 const FAILURES_MAX: u32 = 7;
 
+/// So many that wait are not few, however many more are wanted: enough for those who ask while the next ones are built.
+const FEW: usize = 8;
+
 /// Number of one sandbox in the warden's life; never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Slot(pub(super) u64);
@@ -140,9 +143,10 @@ impl Pool {
         lacking.max_by_key(|(_, shelf)| missing(shelf)).map(|(profile, _)| profile)
     }
 
-    /// Whether some profile has less than half of what it wants.
+    /// Whether some profile has less than half of what it wants, and few.
     pub(super) fn is_low(&self) -> bool {
-        self.shelves.iter().any(|shelf| shelf.usable && 2 * shelf.waiting.len() < usize::from(shelf.target))
+        let low = |shelf: &Shelf| shelf.waiting.len() < usize::from(shelf.target).div_ceil(2).min(FEW);
+        self.shelves.iter().any(|shelf| shelf.usable && low(shelf))
     }
 
     /// Whether something is to be built.
@@ -238,13 +242,15 @@ mod tests {
     }
 
     #[test]
-    fn a_shelf_is_low_when_less_than_half_waits() {
-        let (mut pool, now) = pool(4, 8);
-        assert!(pool.is_low());
-        fill(&mut pool, now, &mut 0);
-        for low in [false, false, true] {
-            pool.take(0).expect("four wait");
-            assert_eq!(pool.is_low(), low);
+    fn a_shelf_is_low_when_less_than_half_waits_and_few() {
+        for (size, enough) in [(4, 2), (5, 3), (40, FEW)] {
+            let (mut pool, now) = pool(size, size);
+            assert!(pool.is_low());
+            fill(&mut pool, now, &mut 0);
+            for left in (0..usize::from(size)).rev() {
+                pool.take(0).expect("it was full");
+                assert_eq!(pool.is_low(), left < enough, "{left} of {size}");
+            }
         }
     }
 

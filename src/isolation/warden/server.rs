@@ -44,8 +44,8 @@ const QUIET: Duration = Duration::from_millis(2);
 /// A run is likely to end within this time; if it does, what is built meanwhile would be in its way.
 const SHORT_RUN: Duration = Duration::from_millis(10);
 /// A front that always asks does not starve the pool: so long after something is missing it is built all the same,
-const BUILD_GAP: Duration = Duration::from_millis(25);
-/// and sooner if less than half of what is wanted waits.
+const BUILD_GAP: Duration = Duration::from_millis(100);
+/// and sooner if little is left for those who ask next.
 const LOW_BUILD_GAP: Duration = Duration::from_millis(5);
 /// After this much silence no group waits to be used again: an idle daemon holds its waiting sandboxes and nothing else.
 const IDLE: Duration = Duration::from_millis(30);
