@@ -201,7 +201,8 @@ impl Pipeline {
     }
 
     /// A sandbox with a project of its own: prepared aside, then its row, then its name. A start after a kill finds
-    /// either both or, by the row, what to do.
+    /// either both or, by the row, what to do. An empty plain directory it makes again by the row alone, so that one is
+    /// prepared while the row is on its way to the disk.
     async fn make_fresh(
         &self,
         new: NewSandbox,
@@ -219,23 +220,30 @@ impl Pipeline {
         };
         let durable = if source.is_some() { Durable::Now } else { self.0.store.empty_projects() };
         let snapshot = source.as_ref().map(|(_, found)| (found.project_id.clone(), found.id.clone()));
-        self.on_disk(move |store| {
+        let preparing = self.on_disk(move |store| {
             let from = snapshot.as_ref().map(|(project, id)| (project, id));
             store.prepare(&owner, &project, from).inspect_err(|_| {
                 let _ = store.discard(&project); // the first error counts
             })
-        })
-        .await?;
+        });
         let most = self.0.settings.sandboxes.max_per_owner;
         let project = new.project_id.clone();
-        let row = match self.0.ledger.create_sandbox_within(new, most, now_ms()).await {
+        let noting = self.0.ledger.create_sandbox_within(new, most, now_ms());
+        let (prepared, row) = match durable {
+            Durable::Later => tokio::join!(preparing, noting),
+            Durable::Now => (Ok(preparing.await?), noting.await),
+        };
+        let row = match row {
             Ok(row) => row,
             Err(error) => {
-                self.on_disk(move |store| store.discard(&project)).await?;
+                if prepared.is_ok() {
+                    self.on_disk(move |store| store.discard(&project)).await?;
+                }
                 return Err(Failure::Ledger(error));
             }
         };
         let named = async {
+            prepared?;
             self.on_disk(move |store| store.adopt(&project, durable)).await?;
             self.bound_live(&row.project_id, work_bytes).await
         };

@@ -156,7 +156,8 @@ impl Store {
     /// The areas of a project.
     pub(super) fn make_areas(&self, root: &OwnedFd, durable: Durable) -> Result<(), WorkspaceError> {
         let (home, _) = home(root).map_err(host("make an area"))?;
-        for (place, area) in [(&home, "inputs"), (&home, "work"), (root, "artifacts")] {
+        // Work last: where it is, the others are, and a start that looks for it finds out what a dead daemon left half-made.
+        for (place, area) in [(&home, "inputs"), (root, "artifacts"), (&home, "work")] {
             make_own(place, area, 0o755).map_err(host("make an area"))?;
         }
         match durable {

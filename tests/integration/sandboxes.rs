@@ -1,6 +1,7 @@
 //! Sandboxes through the socket: their life, what runs in them, and whose they are.
 
-use super::{Daemon, Someone, marker, project_directory, refusal, sandbox, wait_for, wait_for_marked};
+use super::{Daemon, Someone, marker, patient, project_directory, refusal, sandbox, wait_for, wait_for_marked};
+use crate::harness::Client;
 use serde_json::json;
 use std::time::Duration;
 
@@ -341,4 +342,47 @@ fn a_daemon_that_died_between_the_end_of_a_sandbox_and_its_files_finishes_at_the
     daemon.stop();
     daemon.restart();
     assert!(project_directory(&daemon, "alone").join("work/f").exists());
+}
+
+/// A row is on its way to the disk while its directory is made: whichever came first when the daemon was killed, the next
+/// one has the whole of it or nothing.
+#[test]
+fn a_sandbox_that_was_being_made_when_the_daemon_was_killed_is_whole_or_not_there() {
+    const ROUNDS: u64 = 30;
+    let mut daemon = Daemon::start();
+    let mut acknowledged = 0;
+    for round in 0..ROUNDS {
+        let socket = daemon.socket();
+        let busy = std::thread::spawn(move || {
+            let mut made = Vec::new();
+            let Ok(mut client) = Client::connect(&socket) else { return made };
+            while let Ok(answer) = client.request("POST", "/v1/sandboxes", Some(&json!({"profile": "shell"}))) {
+                made.extend(answer.body["sandbox_id"].as_str().map(str::to_owned));
+            }
+            made
+        });
+        // A moment that differs from round to round, over a little more than the making of one.
+        std::thread::sleep(patient(Duration::from_micros(2_000 + (round * 619) % 12_000)));
+        daemon.kill_front();
+        let made = busy.join().unwrap();
+        acknowledged += made.len();
+        daemon.restart();
+        let listed = daemon.request("GET", "/v1/sandboxes?limit=1000", None);
+        let items = listed.body["items"].as_array().unwrap().iter();
+        let there: Vec<_> = items.map(|item| item["sandbox_id"].as_str().unwrap().to_owned()).collect();
+        assert!(made.iter().all(|id| there.contains(id)), "round {round}: {made:?} were acknowledged: {}", listed.text);
+        // The newest first: those before it were whole when the next one was begun.
+        for id in there.iter().take(2) {
+            let code = "echo a > kept && echo b > /workspace/artifacts/left && ls /workspace/inputs && cat kept";
+            let path = format!("/v1/sandboxes/{id}/shell/exec");
+            let used = daemon.request("POST", &path, Some(&json!({"command": code})));
+            assert_eq!((&used.body["status"], &used.body["stdout"]), (&json!("ok"), &json!("a\n")), "{}", used.text);
+            let left = used.body["artifacts"].as_array().unwrap().iter().any(|file| file["path"] == "left");
+            assert!(left, "{}", used.text);
+        }
+        for id in &there {
+            assert_eq!(daemon.request("DELETE", &format!("/v1/sandboxes/{id}"), None).status, 204);
+        }
+    }
+    assert!(acknowledged > 0, "none was ever made: the test did not test");
 }
