@@ -62,6 +62,8 @@ macro_rules! list_steps {
             ClearCapabilities: Some(Layer::Privileges), "empty its capability sets";
             /// Landlock and seccomp want it without privileges.
             NoNewPrivs: Some(Layer::Privileges), "set no_new_privs";
+            /// Init gives up its own beside us; nothing of a caller's begins before it has.
+            AwaitInit: Some(Layer::Privileges), "learn that its init has given up its rights";
             /// Where the filter lets through what is still to do: the kernel takes long to load one, and nobody waits yet.
             SeccompAhead: Some(Layer::Seccomp), "load the seccomp filter ahead";
             /// The warden may attach mounts from here on.

@@ -97,6 +97,26 @@ pub fn write(fd: Fd, bytes: &[u8]) -> Done {
     done(call(SYS_WRITE, [number(fd), place(bytes), bytes.len()]))
 }
 
+/// A pipe: where it is read, where it is written.
+pub fn pipe() -> Done<[Fd; 2]> {
+    let mut ends = [0i32; 2];
+    call(SYS_PIPE2, [writable(&mut ends), O_CLOEXEC])?;
+    Ok(ends.map(Fd))
+}
+
+/// Waits for one byte; none if nobody can write any more.
+pub fn read_byte(pipe: Fd) -> Done<Option<u8>> {
+    let mut byte = [0u8];
+    loop {
+        match call(SYS_READ, [number(pipe), writable(&mut byte), 1]) {
+            Ok(0) => return Ok(None),
+            Ok(_) => return Ok(Some(byte[0])),
+            Err(Errno(EINTR)) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
 pub fn close(fd: Fd) -> Done {
     done(call(SYS_CLOSE, [number(fd)]))
 }

@@ -63,9 +63,11 @@ pub fn run(sheet: &Sheet<'_>, handles: &Handles) -> ! {
     let rules = steps.take(Step::LandlockRules, 0, || landlock_rules(sheet));
     steps.take(Step::DropBoundingSet, 0, calls::drop_bounding_set);
 
-    match steps.take(Step::ForkProgram, 0, calls::fork) {
-        None => program::run(sheet, handles, rules, steps),
-        Some(program) => reap(sheet, program, handles, steps, oom_score),
+    // How the program's process learns that we have given everything up.
+    let [told, tell] = steps.take(Step::ForkProgram, 0, calls::pipe);
+    match steps.take(Step::ForkProgram, 1, calls::fork) {
+        None => program::run(sheet, handles, rules, [told, tell], steps),
+        Some(program) => reap(sheet, program, handles, tell, steps, oom_score),
     }
 }
 
@@ -123,9 +125,9 @@ fn landlock_rules(sheet: &Sheet<'_>) -> Done<Option<Fd>> {
 ///
 /// The program's end is told to the front at once. If nothing else is left, the warden is told as well: it need not wait
 /// until init's own memory and namespaces are taken apart. Else init's death ends the rest, and the warden sees that.
-fn reap(sheet: &Sheet<'_>, program: i32, handles: &Handles, mut steps: Steps, oom_score: Fd) -> ! {
+fn reap(sheet: &Sheet<'_>, program: i32, handles: &Handles, tell: Fd, mut steps: Steps, oom_score: Fd) -> ! {
     // A step that fails ends init, and with it everything in this pid namespace.
-    let gives_up: [&dyn Fn() -> Done; 8] = [
+    let gives_up: [&dyn Fn() -> Done; 9] = [
         // The kernel's out-of-memory killer takes init first, and with it the whole sandbox. cgroup v2 has
         // `memory.oom.group` for this; on v1 it is the only way that needs no watcher.
         &|| calls::write(oom_score, b"1000"),
@@ -136,6 +138,7 @@ fn reap(sheet: &Sheet<'_>, program: i32, handles: &Handles, mut steps: Steps, oo
         &calls::set_not_dumpable,
         &calls::set_no_new_privs,
         &|| calls::load_filter(sheet.init_filter),
+        &|| calls::write(tell, b"I"),
     ];
     for (index, give_up) in gives_up.into_iter().enumerate() {
         steps.take(Step::InitGivesUp, index, give_up);

@@ -13,6 +13,7 @@ macro_rules! calls {
 }
 
 calls! {
+    SYS_READ 0 63
     SYS_WRITE 1 64
     SYS_CLOSE 3 57
     SYS_MMAP 9 222
@@ -50,6 +51,7 @@ calls! {
     SYS_PPOLL 271 73
     SYS_UNSHARE 272 97
     SYS_DUP3 292 24
+    SYS_PIPE2 293 59
     SYS_PRLIMIT64 302 261
     SYS_SECCOMP 317 277
     SYS_MOVE_MOUNT 429 429

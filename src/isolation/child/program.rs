@@ -12,7 +12,7 @@ use super::numbers::*;
 use super::order::{Files, Order};
 use super::room::{Room, WORDS_MAX, room};
 use super::sheet::{Landlock, Sheet};
-use super::{Handles, Step, Steps, terminal};
+use super::{FAULT_EXIT, Handles, Step, Steps, terminal};
 use core::ffi::CStr;
 
 /// User and group of the program (`plan::INSIDE_UID`).
@@ -33,8 +33,9 @@ const CONTROL: i32 = 100;
 const WAITING: u8 = b'W';
 const GO: u8 = b'G';
 const PIDFD: u8 = b'P';
-/// From the fork to execve. `rules` and `steps` come from init, whose copy of them is its own.
-pub fn run(sheet: &Sheet<'_>, handles: &Handles, rules: Option<Fd>, mut steps: Steps) -> ! {
+/// From the fork to execve. `rules` and `steps` come from init, whose copy of them is its own; on the pipe it tells that it has
+/// no rights any more.
+pub fn run(sheet: &Sheet<'_>, handles: &Handles, rules: Option<Fd>, [told, tell]: [Fd; 2], mut steps: Steps) -> ! {
     let [orders, status] = steps.take(Step::LowerDescriptors, 0, || lower([handles.orders, handles.status]));
     steps.status = status;
     steps.take(Step::NewSession, 0, calls::new_session);
@@ -49,6 +50,13 @@ pub fn run(sheet: &Sheet<'_>, handles: &Handles, rules: Option<Fd>, mut steps: S
     steps.take(Step::BecomeUser, 0, || calls::become_user(INSIDE_UID));
     steps.take(Step::ClearCapabilities, 0, || calls::clear_ambient().and_then(|()| calls::clear_capabilities()));
     steps.take(Step::NoNewPrivs, 0, calls::set_no_new_privs);
+    steps.take(Step::AwaitInit, 0, || {
+        calls::close(tell)?; // else an init that died would not be heard
+        match calls::read_byte(told)? {
+            Some(_) => calls::close(told),
+            None => calls::exit_now(FAULT_EXIT), // init has said why it is gone, and takes us along
+        }
+    });
     if sheet.filter_ahead {
         steps.take(Step::SeccompAhead, 0, || calls::load_filter(sheet.filter));
     }
