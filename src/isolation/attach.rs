@@ -30,8 +30,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Where the mounts that come with a run go.
 const INPUTS: &str = "/workspace/inputs";
-/// Exit code of a warden that lost its way home.
-const LOST_EXIT: i32 = 3;
 
 /// What is to be done in a sandbox before its run's order is given.
 #[derive(Debug)]
@@ -70,7 +68,7 @@ impl<'a> Attach<'a> {
         let made = self.make_inside();
         if let Err(errno) = setns(&home, CloneFlags::CLONE_NEWNS) {
             tracing::error!(%errno, "the warden could not leave a sandbox's mount namespace; ending everything");
-            sys::exit_now(LOST_EXIT);
+            sys::exit_now(super::LOST_EXIT);
         }
         made
     }

@@ -29,3 +29,6 @@ pub mod spawn;
 pub mod store;
 pub mod sys;
 pub mod warden;
+
+/// Exit code of a warden that is in a namespace that is not its own and can't go home.
+const LOST_EXIT: i32 = 3;

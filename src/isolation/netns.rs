@@ -38,8 +38,6 @@ const SOCKETS: &str = "/proc/self/net/sockstat";
 const SPARE_MAX: usize = 64;
 /// Longest of the files above, with room for a kernel that counts more.
 const FILE_MAX: usize = 16 * 1024;
-/// Exit code of a warden that lost its way home.
-const LOST_EXIT: i32 = 3;
 
 /// The namespaces that rest, and the way home.
 #[derive(Debug)]
@@ -104,7 +102,7 @@ impl Nets {
     pub fn go_home(&self) {
         if let Err(errno) = setns(self.home.as_fd(), CloneFlags::CLONE_NEWNET) {
             tracing::error!(%errno, "the warden could not leave a network namespace; ending everything");
-            sys::exit_now(LOST_EXIT);
+            sys::exit_now(super::LOST_EXIT);
         }
     }
 }

@@ -28,6 +28,7 @@ pub fn tests() -> Vec<Test> {
     add("without_landlock_a_plan_that_does_without_it_runs_behind_the_other_walls", a_run_without_landlock);
     add("a_child_is_born_with_five_rights_and_no_more", the_rights_of_a_child);
     add("a_group_that_takes_no_tasks_is_enospc", a_full_group);
+    add("a_group_whose_want_of_memory_was_told_is_not_used_again", a_group_that_was_told_of_oom);
     add("a_warden_that_dies_before_the_maps_are_told_leaves_no_process", a_warden_that_dies_early);
     add("maps_that_nobody_wrote_leave_nobody_to_become", no_maps);
     add("a_root_tree_that_is_no_mount_is_einval", a_tree_that_is_no_mount);
@@ -54,6 +55,20 @@ pub fn tests() -> Vec<Test> {
     add("a_command_that_is_no_program_is_enoexec", |world| bad_command(world, "no-program", Errno::ENOEXEC));
     add("a_script_without_its_interpreter_is_enoent", |world| bad_command(world, "no-interpreter", Errno::ENOENT));
     tests
+}
+
+/// The kernel tells before it looks for somebody to kill. What nobody has read of that would end the next run.
+fn a_group_that_was_told_of_oom(world: &mut World) {
+    let (good, range) = world.lend();
+    let used_again = !world.joins_by_birth(); // v2 makes one for each run
+    assert_eq!(world.would_use_again(good), used_again);
+    let (told, second) = world.lend();
+    if let Some(event) = told.oom() {
+        rustix::io::write(event, &1u64.to_ne_bytes()).expect("an event can be told");
+    }
+    assert!(!world.would_use_again(told));
+    world.give_back(range);
+    world.give_back(second);
 }
 
 fn copy(fd: BorrowedFd<'_>) -> OwnedFd {

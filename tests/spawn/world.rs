@@ -135,6 +135,15 @@ impl World {
         (group, self.ranges.take().expect("a free range"))
     }
 
+    /// Whether the tree keeps this group, whose run has ended, for another one.
+    pub fn would_use_again(&self, group: Group) -> bool {
+        let removed = self.tree.take_back(group).is_none();
+        let kept = self.tree.spare() > 0;
+        self.tree.trim();
+        assert!(removed, "nothing runs in it");
+        kept
+    }
+
     /// Takes both back, which only works when every process of the sandbox is gone.
     pub fn take_back(&mut self, mut group: Group, range: Range) {
         let end = Instant::now() + DEADLINE;
@@ -142,6 +151,11 @@ impl World {
             assert!(Instant::now() < end, "the group can't be removed, so something still runs in it: {errno}");
             std::thread::sleep(Duration::from_millis(1));
         }
+        self.give_back(range);
+    }
+
+    /// Takes a uid range back.
+    pub fn give_back(&mut self, range: Range) {
         self.ranges.give_back(range);
     }
 }

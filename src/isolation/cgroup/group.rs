@@ -281,8 +281,17 @@ impl Group {
         memory.is_none_or(|bytes| bytes <= REST_BYTES)
     }
 
+    /// v1: whether the kernel has told that the group was out of memory. It tells before it looks for a victim and may find
+    /// none, so this is not [`Group::was_out_of_memory`]; and it would be told to the next run as well.
+    fn was_told_of_oom(&self) -> bool {
+        self.oom.as_ref().is_some_and(|event| rustix::io::read(event, &mut [0; size_of::<u64>()]).is_ok())
+    }
+
     /// Makes a group of an ended run fit for another one, if it can be. What can't be set back is made anew.
     pub(super) fn make_fit(&mut self) -> bool {
+        if self.was_told_of_oom() {
+            return false;
+        }
         // v2's memory and pids peaks can't be set back on every kernel, and it has one directory to make, not four.
         if self.parts.iter().any(|part| part.controller == Controller::Unified) || self.was_out_of_memory() {
             return false;

@@ -145,6 +145,17 @@ const ALONE: &str = "run under systemd with Delegate=yes; in a container, as its
 const SWEEP_PATIENCE: Duration = Duration::from_millis(200);
 const SWEEP_PAUSE: Duration = Duration::from_millis(2);
 
+/// What is to be told of a host whose swap no group accounts for: there `limit` is not among the files of a group.
+fn swap_beyond(group: &Path, limit: &str) -> Option<String> {
+    let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default(); // a kernel without swap has no such file
+    let has_swap = swaps.lines().nth(1).is_some(); // the first line is a heading
+    (has_swap && !group.join(limit).exists()).then(|| {
+        "memory: the host swaps and its groups do not count that, so a sandbox may have swap beyond its limit; boot with \
+         swapaccount=1, or turn swap off"
+            .to_owned()
+    })
+}
+
 /// Removes a group in which nobody lives; waits for those who die.
 fn remove_dead(group: &Path, deadline: Instant) {
     while let Err(error) = std::fs::remove_dir(group)
@@ -203,6 +214,9 @@ impl Tree {
             let parent = [mount.join(relative), mount].into_iter().find(|path| path.is_dir()).unwrap_or_default();
             sweep(&parent);
             let (directory, path) = make_directory(&parent, &tree.name)?;
+            if controller == Controller::Memory {
+                tree.degraded.extend(swap_beyond(&path, "memory.memsw.limit_in_bytes"));
+            }
             let base = Base { controller, parent: open_directory(&parent)?, directory: directory.into(), path };
             tree.bases.push(base);
             tree.layers.extend(layer);
@@ -253,11 +267,14 @@ impl Tree {
         let mut ignored = Vec::new(); // the parent has told already
         enable(&directory, &mut ignored);
         let enabled = read_at(&directory, "cgroup.subtree_control").unwrap_or_default();
-        let layers = [("memory", Layer::Memory), ("pids", Layer::Pids), ("cpu", Layer::Cpu)]
+        let layers: Vec<Layer> = [("memory", Layer::Memory), ("pids", Layer::Pids), ("cpu", Layer::Cpu)]
             .into_iter()
             .filter(|(word, _)| enabled.split_whitespace().any(|on| on == *word))
             .map(|(_, layer)| layer)
             .collect();
+        if layers.contains(&Layer::Memory) {
+            degraded.extend(swap_beyond(&path, "memory.swap.max"));
+        }
         let controller = Controller::Unified;
         let bases = vec![Base { controller, parent: own_group, directory: directory.into(), path }];
         Ok(Self { mode: CgroupMode::V2, bases, name, layers, degraded, spare: RefCell::default() })

@@ -22,8 +22,8 @@ pub use heap::{join_chunks_early, let_go_of_text, trim_heap};
 pub use loops::{bind_loop, free_loop, loop_file};
 pub use mount::{TreeAttributes, clone_tree, idmap_tree, set_tree_attributes};
 pub use privilege::{
-    clear_ambient, clear_capabilities, close_all_but, drop_bounding_set, ignore_signal, landlock_abi, load_seccomp,
-    loopback_up, set_no_new_privs, set_not_dumpable,
+    clear_ambient, clear_capabilities, close_all_but, default_signal, drop_bounding_set, ignore_signal, landlock_abi,
+    load_seccomp, loopback_up, set_no_new_privs, set_not_dumpable,
 };
 pub use terminal::signal_foreground;
 pub use vfork::{Call, Capability, CapabilitySets, ExecWords, start};

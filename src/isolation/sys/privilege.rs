@@ -118,6 +118,12 @@ pub fn landlock_abi() -> Result<u32, Errno> {
     Ok(u32::try_from(abi).unwrap_or(0))
 }
 
+/// Has a signal do what it does by default, whatever our parent left behind.
+pub fn default_signal(signal: libc::c_int) {
+    // SAFETY: SIG_DFL is a valid disposition; no handler of ours is replaced.
+    unsafe { libc::signal(signal, libc::SIG_DFL) };
+}
+
 /// Ignores a signal from now on.
 pub fn ignore_signal(signal: libc::c_int) {
     // SAFETY: SIG_IGN is a valid disposition; no handler of ours is replaced.

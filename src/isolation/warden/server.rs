@@ -388,11 +388,11 @@ impl Server {
         let (sandbox, status) = spawn(proof, plan, &group, &self.ranges, range, kit, net_in).map_err(spawn_error)?;
         let event = |what| EpollEvent::new(EpollFlags::EPOLLIN, slot.0 * TAGS + what);
         self.epoll.add(sandbox.pidfd(), event(DEAD)).map_err(spawn_error)?;
-        // Once: it stays readable, and there is one end.
-        let once = EpollFlags::EPOLLIN | EpollFlags::EPOLLONESHOT;
-        self.epoll.add(sandbox.over(), EpollEvent::new(once, slot.0 * TAGS + OVER)).map_err(spawn_error)?;
+        // Once: these stay readable, and there is one end.
+        let once = |what| EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLONESHOT, slot.0 * TAGS + what);
+        self.epoll.add(sandbox.over(), once(OVER)).map_err(spawn_error)?;
         if let Some(memory) = group.oom() {
-            self.epoll.add(memory, event(MEMORY)).map_err(spawn_error)?;
+            self.epoll.add(memory, once(MEMORY)).map_err(spawn_error)?;
         }
         Ok(Held { sandbox, group, range, net, status: Some(status), state: State::Waiting(profile) })
     }

@@ -222,8 +222,11 @@ impl Grounds {
         let go = |namespace: &OwnedFd| setns(namespace, CloneFlags::CLONE_NEWNS);
         go(&self.host).map_err(|errno| FootingError::Host("go to the host's mount namespace", errno))?;
         self.footing_from_host(ranges).inspect_err(|_| {
-            // Back to the trees that are in force. Without them nothing could run, and every run would say so.
-            let _ = go(&here);
+            // Back to the trees that are in force: what is named below our root must not be looked for in the host's.
+            if let Err(errno) = go(&here) {
+                tracing::error!(%errno, "the warden could not return to its own mount namespace; ending everything");
+                crate::isolation::sys::exit_now(crate::isolation::LOST_EXIT);
+            }
         })
     }
 
@@ -316,6 +319,8 @@ pub fn warden_main(setup: Setup) -> i32 {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGPIPE] {
         crate::isolation::sys::ignore_signal(signal);
     }
+    // Ignored, it would have the kernel reap our children, and those of every init, before anybody has waited for them.
+    crate::isolation::sys::default_signal(libc::SIGCHLD);
     match start(setup, proof) {
         Ok(server) => server.serve(),
         Err(error) => {
