@@ -70,6 +70,8 @@ pub struct Facts {
     pub max_user_namespaces: Option<u64>,
     /// `vm.memfd_noexec` (6.3): 2 forbids programs in memory, which sandboxes are made by.
     pub memfd_noexec: Option<u64>,
+    /// `kernel.core_pattern`: where the host's kernel leaves what crashed.
+    pub core_pattern: String,
     /// `kernel.unprivileged_userns_clone`, which Debian's kernels have.
     pub unprivileged_userns_clone: Option<u64>,
     /// `kernel.apparmor_restrict_unprivileged_userns`, which Ubuntu's have.
@@ -176,6 +178,7 @@ impl Facts {
                 .collect(),
             max_user_namespaces: number("/proc/sys/user/max_user_namespaces"),
             memfd_noexec: number("/proc/sys/vm/memfd_noexec"),
+            core_pattern: text("/proc/sys/kernel/core_pattern").trim().to_owned(),
             unprivileged_userns_clone: number("/proc/sys/kernel/unprivileged_userns_clone"),
             apparmor_restricts_userns: number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"),
             apparmor_label: text("/proc/self/attr/current").trim_end_matches('\0').to_owned(),

@@ -65,6 +65,7 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
         user_namespaces(facts),
         seccomp(facts),
         memory_files(facts),
+        core_dumps(facts),
         landlock(facts),
         proc_mount(facts),
         cgroups(facts),
@@ -179,6 +180,18 @@ fn memory_files(facts: &Facts) -> Finding {
         }
         _ => ok(name, "can be executed"),
     }
+}
+
+/// A program's limit on core files does not hold for a collector that the kernel starts or connects to (core(5)).
+fn core_dumps(facts: &Facts) -> Finding {
+    let name = "core dumps";
+    if facts.core_pattern.starts_with(['|', '@']) {
+        let found = "kernel.core_pattern is a collector's: a program that crashes has the host run it, beyond the limits of its exec";
+        let cure =
+            "sysctl kernel.core_pattern=core (and a file in /etc/sysctl.d); or bound it by kernel.core_pipe_limit";
+        return lacks(name, State::Degraded, found, cure);
+    }
+    ok(name, "none: the limit of every program is 0")
 }
 
 fn landlock(facts: &Facts) -> Finding {

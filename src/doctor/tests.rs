@@ -12,6 +12,7 @@ fn good() -> Facts {
         missing_namespaces: vec![],
         max_user_namespaces: Some(63_000),
         memfd_noexec: Some(1),
+        core_pattern: "core".to_owned(),
         unprivileged_userns_clone: Some(1),
         apparmor_restricts_userns: None,
         apparmor_label: "unconfined".to_owned(),
@@ -84,6 +85,14 @@ fn landlock_that_is_off_is_told_from_one_that_is_not_there() {
 fn a_host_that_executes_nothing_from_memory_is_told_so() {
     let facts = Facts { memfd_noexec: Some(2), ..good() };
     only(&facts, "memory files", State::Failed, &["sysctl vm.memfd_noexec=1"]);
+}
+
+#[test]
+fn a_collector_of_core_dumps_is_named() {
+    for core_pattern in ["|/usr/lib/systemd/systemd-coredump %P", "@/run/collector.sock"] {
+        let facts = Facts { core_pattern: core_pattern.to_owned(), ..good() };
+        only(&facts, "core dumps", State::Degraded, &["sysctl kernel.core_pattern=core"]);
+    }
 }
 
 #[test]
