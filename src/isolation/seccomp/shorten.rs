@@ -198,7 +198,7 @@ impl Graph {
     }
 
     /// What can be reached from here, each before whatever leads to it.
-    fn from_the_end(&self, root: Place) -> Vec<Place> {
+    fn reached_backwards(&self, root: Place) -> Vec<Place> {
         let mut reached = vec![false; self.nodes.len()];
         reached[root] = true;
         for place in (0..self.nodes.len()).rev() {
@@ -229,7 +229,7 @@ impl Graph {
 
     /// The program of this graph.
     fn write(&self, root: Place) -> Vec<Instruction> {
-        let order = self.from_the_end(root);
+        let order = self.reached_backwards(root);
         let loaded = self.loaded(&order, root);
         let mut out = Backwards { written: Vec::new(), at: vec![None; self.nodes.len()] };
         for place in order {
