@@ -2,7 +2,7 @@
 
 use super::contender::{OURS, RAW};
 use super::goals::{self, Goal};
-use super::measure::{Cell, Mode, Place, find};
+use super::measure::{Cell, Place, Way, find};
 use super::program::Program;
 use super::report::{Summary, noise};
 use std::path::Path;
@@ -17,16 +17,18 @@ const PICTURE: &str = "![Ratios to posix_spawn, of sandboxd and of others](bench
 /// A column: its head, its cell and the figure.
 type Column = (&'static str, Place, fn(&Summary) -> f64);
 
-const COLUMNS: [Column; 9] = [
-    ("true p50", (Program::True, 1, false), |own| own.p50),
-    ("p99", (Program::True, 1, false), |own| own.p99),
-    ("paced p50", (Program::True, 1, true), |own| own.p50),
-    ("calls/s, 8 clients", (Program::True, 8, false), |own| own.per_second),
-    ("cpu, 8 clients", (Program::True, 8, false), |own| own.cpu_ms),
-    ("calls/s, 64 clients", (Program::True, 64, false), |own| own.per_second),
-    ("python pass", (Program::Pass, 1, false), |own| own.p50),
-    ("imports", (Program::Imports, 1, false), |own| own.p50),
-    ("1 MiB out", (Program::Text1M, 1, false), |own| own.p50),
+const COLUMNS: [Column; 11] = [
+    ("true p50", (Program::True, 1, Way::Turns), |own| own.p50),
+    ("p99", (Program::True, 1, Way::Turns), |own| own.p99),
+    ("paced p50", (Program::True, 1, Way::Paced), |own| own.p50),
+    ("without a pause", (Program::True, 1, Way::Lasting), |own| own.p50),
+    ("calls/s, 8 clients", (Program::True, 8, Way::Turns), |own| own.per_second),
+    ("cpu, 8 clients", (Program::True, 8, Way::Turns), |own| own.cpu_ms),
+    ("calls/s, 8, without a pause", (Program::True, 8, Way::Lasting), |own| own.per_second),
+    ("calls/s, 64 clients", (Program::True, 64, Way::Turns), |own| own.per_second),
+    ("python pass", (Program::Pass, 1, Way::Turns), |own| own.p50),
+    ("imports", (Program::Imports, 1, Way::Turns), |own| own.p50),
+    ("1 MiB out", (Program::Text1M, 1, Way::Turns), |own| own.p50),
 ];
 
 /// raw's own figure is absolute, everybody else's a ratio to it.
@@ -69,8 +71,11 @@ fn comparison(cells: &[Cell]) -> String {
 pub fn markdown(cells: &[Cell], goals: &[Goal], machine: &str) -> String {
     let mut text = format!("{machine}.\n\n{}\n{}\nNoise:\n\n", goals::markdown(goals), comparison(cells));
     for cell in cells {
-        let way =
-            if matches!(cell.mode, Mode::Paced(_)) { "paced".to_owned() } else { format!("{} clients", cell.clients) };
+        let way = match cell.mode.way() {
+            Way::Paced => "paced".to_owned(),
+            Way::Turns => format!("{} clients", cell.clients),
+            Way::Lasting => format!("{} clients without a pause", cell.clients),
+        };
         text.push_str(&format!("- {}, {way}: {}\n", cell.program.name(), noise(cell)));
     }
     text

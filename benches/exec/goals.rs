@@ -1,7 +1,7 @@
 //! What we want to reach, and what was reached.
 
 use super::contender::{COLD, RAW, RECYCLED, WARM, WARM_PYTHON};
-use super::measure::{Cell, Place, find};
+use super::measure::{Cell, Place, Way, find};
 use super::program::Program;
 use super::report::Summary;
 use serde_json::{Value, json};
@@ -104,33 +104,31 @@ fn ratio(cells: &[Cell], place: Place, name: &str, figure: Figure) -> Option<f64
 
 /// All goals that these cells say something about.
 pub fn of(cells: &[Cell]) -> Vec<Goal> {
-    const STEADY: bool = false;
-    const PACED: bool = true;
     let at_most = [
-        ("warm p50", Program::True, 1, STEADY, WARM, P50, 1.6),
-        ("warm p99", Program::True, 1, STEADY, WARM, P99, 2.5),
-        ("warm p50, one call every 50 ms", Program::True, 1, PACED, WARM, P50, 1.5),
-        ("cold p50", Program::True, 1, STEADY, COLD, P50, 3.3),
-        ("cold p50, one call every 50 ms", Program::True, 1, PACED, COLD, P50, 3.3),
-        ("p99, 8 clients", Program::True, 8, STEADY, WARM, P99, 3.0),
-        ("processor time per call, 8 clients", Program::True, 8, STEADY, WARM, CPU, 3.2),
-        ("python `pass`, warm interpreter, p50", Program::Pass, 1, STEADY, WARM_PYTHON, P50, 0.2),
-        ("python with imports, warm interpreter, p50", Program::Imports, 1, STEADY, WARM_PYTHON, P50, 0.2),
+        ("warm p50", Program::True, 1, Way::Turns, WARM, P50, 1.6),
+        ("warm p99", Program::True, 1, Way::Turns, WARM, P99, 2.5),
+        ("warm p50, one call every 50 ms", Program::True, 1, Way::Paced, WARM, P50, 1.5),
+        ("cold p50", Program::True, 1, Way::Turns, COLD, P50, 3.3),
+        ("cold p50, one call every 50 ms", Program::True, 1, Way::Paced, COLD, P50, 3.3),
+        ("p99, 8 clients", Program::True, 8, Way::Turns, WARM, P99, 3.0),
+        ("processor time per call, 8 clients", Program::True, 8, Way::Turns, WARM, CPU, 3.2),
+        ("python `pass`, warm interpreter, p50", Program::Pass, 1, Way::Turns, WARM_PYTHON, P50, 0.2),
+        ("python with imports, warm interpreter, p50", Program::Imports, 1, Way::Turns, WARM_PYTHON, P50, 0.2),
     ];
     let at_least = [
-        ("calls per second, 8 clients", Program::True, 8, STEADY, WARM, PER_SECOND, 0.30),
-        ("calls per second, 8 clients, recycled namespaces", Program::True, 8, STEADY, RECYCLED, PER_SECOND, 0.45),
+        ("calls per second, 8 clients", Program::True, 8, Way::Turns, WARM, PER_SECOND, 0.30),
+        ("calls per second, 8 clients, recycled namespaces", Program::True, 8, Way::Turns, RECYCLED, PER_SECOND, 0.45),
     ];
     let mut goals = Vec::new();
-    for (name, program, clients, paced, who, figure, goal) in at_most {
-        let measured = ratio(cells, (program, clients, paced), who, figure);
+    for (name, program, clients, way, who, figure, goal) in at_most {
+        let measured = ratio(cells, (program, clients, way), who, figure);
         goals.extend(measured.map(|measured| Goal::most(name, goal, Unit::OfRaw, measured)));
     }
-    for (name, program, clients, paced, who, figure, goal) in at_least {
-        let measured = ratio(cells, (program, clients, paced), who, figure);
+    for (name, program, clients, way, who, figure, goal) in at_least {
+        let measured = ratio(cells, (program, clients, way), who, figure);
         goals.extend(measured.map(|measured| Goal::least(name, goal, Unit::OfRaw, measured)));
     }
-    let share = |clients| ratio(cells, (Program::True, clients, STEADY), WARM, PER_SECOND);
+    let share = |clients| ratio(cells, (Program::True, clients, Way::Turns), WARM, PER_SECOND);
     if let (Some(many), Some(few)) = (share(64), share(8)) {
         let goal = Goal::least("calls per second, 64 clients to 8", NO_WORSE, Unit::Times, many / few);
         goals.push(goal.noted(format!("{many:.2} of raw's; 0.05 is noise")));

@@ -41,7 +41,7 @@ use contender::{COLD, FSYNC, RECYCLED, WARM, WARM_PYTHON};
 use cpu::Account;
 use daemons::Daemons;
 use goals::Goal;
-use measure::Cell;
+use measure::{Cell, Way};
 use peers::Peer;
 use program::Program;
 use serde_json::json;
@@ -76,7 +76,7 @@ const QUICK: Effort = Effort { start: Duration::ZERO, program: Duration::ZERO, p
 struct Match {
     program: Program,
     clients: usize,
-    paced: bool,
+    way: Way,
     peers: &'static [&'static str],
     ours: &'static [&'static str],
 }
@@ -85,20 +85,23 @@ const ALL_PEERS: &[&str] = &["bwrap", "unshare", "minijail0", "nsjail", "firejai
 /// The others take so long that they say nothing new.
 const FAST_PEERS: &[&str] = &["bwrap", "unshare"];
 const STARTS: &[&str] = &[COLD, WARM, RECYCLED, FSYNC];
+const LASTING: &[&str] = &[COLD, WARM, RECYCLED];
 const PYTHONS: &[&str] = &[COLD, WARM, WARM_PYTHON];
 
 /// The whole programme. Sixty-four interpreters at once on a small machine say more of the machine than of us.
-const MATCHES: [Match; 10] = [
-    Match { program: Program::True, clients: 1, paced: false, peers: ALL_PEERS, ours: STARTS },
-    Match { program: Program::True, clients: 8, paced: false, peers: ALL_PEERS, ours: STARTS },
-    Match { program: Program::True, clients: 64, paced: false, peers: FAST_PEERS, ours: STARTS },
-    Match { program: Program::True, clients: 1, paced: true, peers: ALL_PEERS, ours: STARTS },
-    Match { program: Program::Pass, clients: 1, paced: false, peers: ALL_PEERS, ours: PYTHONS },
-    Match { program: Program::Pass, clients: 8, paced: false, peers: FAST_PEERS, ours: PYTHONS },
-    Match { program: Program::Pass, clients: 1, paced: true, peers: FAST_PEERS, ours: PYTHONS },
-    Match { program: Program::Imports, clients: 1, paced: false, peers: FAST_PEERS, ours: PYTHONS },
-    Match { program: Program::Text64K, clients: 1, paced: false, peers: FAST_PEERS, ours: &[COLD, WARM] },
-    Match { program: Program::Text1M, clients: 1, paced: false, peers: FAST_PEERS, ours: &[COLD, WARM] },
+const MATCHES: [Match; 12] = [
+    Match { program: Program::True, clients: 1, way: Way::Turns, peers: ALL_PEERS, ours: STARTS },
+    Match { program: Program::True, clients: 8, way: Way::Turns, peers: ALL_PEERS, ours: STARTS },
+    Match { program: Program::True, clients: 64, way: Way::Turns, peers: FAST_PEERS, ours: STARTS },
+    Match { program: Program::True, clients: 1, way: Way::Lasting, peers: FAST_PEERS, ours: LASTING },
+    Match { program: Program::True, clients: 8, way: Way::Lasting, peers: FAST_PEERS, ours: LASTING },
+    Match { program: Program::True, clients: 1, way: Way::Paced, peers: ALL_PEERS, ours: STARTS },
+    Match { program: Program::Pass, clients: 1, way: Way::Turns, peers: ALL_PEERS, ours: PYTHONS },
+    Match { program: Program::Pass, clients: 8, way: Way::Turns, peers: FAST_PEERS, ours: PYTHONS },
+    Match { program: Program::Pass, clients: 1, way: Way::Paced, peers: FAST_PEERS, ours: PYTHONS },
+    Match { program: Program::Imports, clients: 1, way: Way::Turns, peers: FAST_PEERS, ours: PYTHONS },
+    Match { program: Program::Text64K, clients: 1, way: Way::Turns, peers: FAST_PEERS, ours: &[COLD, WARM] },
+    Match { program: Program::Text1M, clients: 1, way: Way::Turns, peers: FAST_PEERS, ours: &[COLD, WARM] },
 ];
 
 fn main() -> ExitCode {
@@ -149,9 +152,9 @@ fn run(effort: &Effort) -> Written {
         let names: Vec<&str> = round.peers.iter().chain(round.ours).copied().collect();
         let mut all = contender::line_up(&raw, &peers, &daemons, &names, round.program, round.clients);
         let budget = if round.program == Program::True { effort.start } else { effort.program };
-        cells.push(match round.paced {
-            true => Cell::paced(round.program, PACE, effort.paced_calls, &mut all),
-            false => Cell::interleaved(round.program, budget, &mut all),
+        cells.push(match round.way {
+            Way::Paced => Cell::paced(round.program, PACE, effort.paced_calls, &mut all),
+            way => Cell::interleaved(round.program, way == Way::Lasting, budget, &mut all),
         });
         print!("{}", report::table(cells.last().expect("just pushed")));
     }

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 const ROUNDS_MIN: usize = 3;
 /// A turn of one whose calls take long has fewer of them: about so much time for each client.
 const TURN: Duration = Duration::from_millis(160);
+/// A turn without a pause is so many times as long: what waited when it began is a small part of its calls.
+const LASTING: usize = 10;
 
 /// What one contender's calls took.
 pub struct Series {
@@ -30,6 +32,8 @@ pub struct Series {
 pub enum Mode {
     /// One after the other, so many per client and turn at most.
     Batches(usize),
+    /// The same in turns so long that what waited when one began is soon used up.
+    Lasting(usize),
     /// One per so much time.
     Paced(Duration),
 }
@@ -48,11 +52,13 @@ pub struct Cell {
 
 impl Cell {
     /// Rounds of batches until `budget` is used up. What comes before the first warms up and does not count.
-    pub fn interleaved(program: Program, budget: Duration, contenders: &mut [Contender<'_>]) -> Self {
+    pub fn interleaved(program: Program, lasting: bool, budget: Duration, contenders: &mut [Contender<'_>]) -> Self {
         let mut cell = Self::empty(program, Mode::Batches(0), contenders);
-        let most = program.batch(cell.clients);
-        cell.mode = Mode::Batches(most);
-        let batches: Vec<usize> = contenders.iter_mut().map(|contender| warmed_up(contender, most)).collect();
+        let times = if lasting { LASTING } else { 1 };
+        let most = program.batch(cell.clients) * times;
+        cell.mode = if lasting { Mode::Lasting(most) } else { Mode::Batches(most) };
+        let turn = TURN * times as u32;
+        let batches: Vec<usize> = contenders.iter_mut().map(|contender| warmed_up(contender, turn, most)).collect();
         let start = Instant::now();
         let mut round = 0;
         while round < ROUNDS_MIN || start.elapsed() < budget {
@@ -121,21 +127,43 @@ impl Cell {
     }
 }
 
-/// Which cell: program, clients, and whether it is paced.
-pub type Place = (Program, usize, bool);
+/// How the calls of a cell follow each other, without numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// `Mode::Batches`
+    Turns,
+    /// `Mode::Lasting`
+    Lasting,
+    /// `Mode::Paced`
+    Paced,
+}
+
+impl Mode {
+    /// Its kind.
+    pub fn way(self) -> Way {
+        match self {
+            Mode::Batches(_) => Way::Turns,
+            Mode::Lasting(_) => Way::Lasting,
+            Mode::Paced(_) => Way::Paced,
+        }
+    }
+}
+
+/// Which cell: program, clients, and how their calls follow each other.
+pub type Place = (Program, usize, Way);
 
 /// The cell of a place, if it was measured.
 pub fn find(cells: &[Cell], place: Place) -> Option<&Cell> {
-    cells.iter().find(|cell| (cell.program, cell.clients, matches!(cell.mode, Mode::Paced(_))) == place)
+    cells.iter().find(|cell| (cell.program, cell.clients, cell.mode.way()) == place)
 }
 
 /// Fills its shelf, calls once for the caches and once for the time; how many calls its turns have.
-fn warmed_up(contender: &mut Contender<'_>, most: usize) -> usize {
+fn warmed_up(contender: &mut Contender<'_>, turn: Duration, most: usize) -> usize {
     contender.fill();
     make_batch(&mut contender.callers, contender.account, 1);
     let (_, busy) = make_batch(&mut contender.callers, contender.account, 1);
     contender.settle();
-    ((TURN.as_secs_f64() / busy.as_secs_f64()) as usize).clamp(1, most)
+    ((turn.as_secs_f64() / busy.as_secs_f64()) as usize).clamp(1, most)
 }
 
 /// One call, in milliseconds.

@@ -1,7 +1,7 @@
 //! The run as a picture: bars of ratios to raw, in an SVG of our own that reads well on light and on dark pages.
 
 use super::contender::{OURS, RAW};
-use super::measure::{Cell, Place, Series, find};
+use super::measure::{Cell, Place, Series, Way, find};
 use super::program::Program;
 use super::report::Summary;
 use std::fmt::Write;
@@ -143,14 +143,19 @@ fn panels(cells: &[Cell]) -> Vec<Panel> {
     use Scale::{Linear, Logarithmic};
     const LESS: &str = "p50 as a multiple of raw's; shorter is better; logarithmic";
     let all = [
-        Panel::new(cells, ("true, one client, back to back", LESS, Logarithmic), (Program::True, 1, false), |own| {
+        Panel::new(
+            cells,
+            ("true, one client, back to back", LESS, Logarithmic),
+            (Program::True, 1, Way::Turns),
+            |own| own.p50,
+        ),
+        Panel::new(cells, ("true, one call every 50 ms", LESS, Logarithmic), (Program::True, 1, Way::Paced), |own| {
             own.p50
         }),
-        Panel::new(cells, ("true, one call every 50 ms", LESS, Logarithmic), (Program::True, 1, true), |own| own.p50),
         Panel::new(
             cells,
             ("true, 8 clients", "calls per second as a share of raw's; longer is better", Linear),
-            (Program::True, 8, false),
+            (Program::True, 8, Way::Turns),
             |own| own.per_second,
         ),
         Panel::new(
@@ -160,14 +165,16 @@ fn panels(cells: &[Cell]) -> Vec<Panel> {
                 "processor time per call as a multiple of raw's; shorter is better; logarithmic",
                 Logarithmic,
             ),
-            (Program::True, 8, false),
+            (Program::True, 8, Way::Turns),
             |own| own.cpu_ms,
         ),
-        Panel::new(cells, ("python3 -c pass, one client", LESS, Logarithmic), (Program::Pass, 1, false), |own| own.p50),
+        Panel::new(cells, ("python3 -c pass, one client", LESS, Logarithmic), (Program::Pass, 1, Way::Turns), |own| {
+            own.p50
+        }),
         Panel::new(
             cells,
             ("python3, three imports, one client", LESS, Logarithmic),
-            (Program::Imports, 1, false),
+            (Program::Imports, 1, Way::Turns),
             |own| own.p50,
         ),
     ];

@@ -124,7 +124,7 @@ impl Deref for Summary {
 pub fn noise(cell: &Cell) -> String {
     let raw = Summary::of(&cell.series[0]);
     match cell.mode {
-        Mode::Batches(_) => raw.noise(),
+        Mode::Batches(_) | Mode::Lasting(_) => raw.noise(),
         Mode::Paced(_) => {
             let (low, high) = raw.round_p50;
             format!(
@@ -141,6 +141,7 @@ pub fn table(cell: &Cell) -> String {
     let many = if cell.clients == 1 { "1 client".to_owned() } else { format!("{} clients", cell.clients) };
     let way = match cell.mode {
         Mode::Batches(batch) => format!("at most {batch} calls of each in turn"),
+        Mode::Lasting(batch) => format!("without a pause: at most {batch} calls of each in turn"),
         Mode::Paced(pace) => format!("paced: one call every {} ms", pace.as_millis()),
     };
     let mut text = format!("\n{}, {many}; {way}\n", cell.program.name());
@@ -152,7 +153,7 @@ pub fn table(cell: &Cell) -> String {
         let own = Summary::of(series);
         let (middle, low, high) = ratio_by_round(&series.rounds, &cell.series[0].rounds);
         let rest = match cell.mode {
-            Mode::Batches(_) => format!(
+            Mode::Batches(_) | Mode::Lasting(_) => format!(
                 "{:>8.0}{:>6.2}x{:>8.2}{:>7.2}x",
                 own.per_second,
                 own.per_second / raw.per_second,
@@ -194,7 +195,7 @@ pub fn json(cell: &Cell) -> Value {
     let one = |series: &Series| {
         let own = Summary::of(series);
         let (middle, low, high) = ratio_by_round(&series.rounds, &first.rounds);
-        let cpu = matches!(cell.mode, Mode::Batches(_)).then(|| {
+        let cpu = matches!(cell.mode, Mode::Batches(_) | Mode::Lasting(_)).then(|| {
             let per_call = |used: f64| rounded(used / own.calls as f64);
             json!({"own": per_call(series.cpu.own), "kernel_threads": per_call(series.cpu.kernel)})
         });
@@ -215,6 +216,7 @@ pub fn json(cell: &Cell) -> Value {
     };
     let (mode, batch, pace_ms) = match cell.mode {
         Mode::Batches(batch) => ("interleaved", Some(batch), None),
+        Mode::Lasting(batch) => ("lasting", Some(batch), None),
         Mode::Paced(pace) => ("paced", None, Some(pace.as_secs_f64() * 1000.0)),
     };
     json!({
