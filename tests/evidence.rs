@@ -103,7 +103,7 @@ fn kills_at_any_moment_lose_nothing_that_was_answered() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let runtime = runtime();
     let mut told: HashMap<EvidenceId, &str> = HashMap::new();
-    let mut lost = 0;
+    let (mut lost, mut from_slate) = (0, 0);
     for kill in 0..KILLS {
         let durability = if kill % 2 == 0 { "process" } else { "fsync" };
         let mut child = child("child_that_records_until_it_is_killed", directory.path(), durability);
@@ -137,6 +137,7 @@ fn kills_at_any_moment_lose_nothing_that_was_answered() {
                 Journal::open(directory.path(), &settings(Durability::Process), NOW).expect("sound after a kill");
             assert_eq!((opened.set_aside, opened.warnings), (None, Vec::new()));
             lost += opened.lost.len();
+            from_slate += opened.from_slate;
             let verdict = journal.verify(None).await.expect("readable");
             assert!(verdict.ok && verdict.open == 0, "{verdict:?}");
             let (mut kinds, mut ends): (HashMap<String, String>, HashMap<String, Vec<String>>) = Default::default();
@@ -170,8 +171,9 @@ fn kills_at_any_moment_lose_nothing_that_was_answered() {
             journal.close().await;
         });
     }
-    println!("{KILLS} kills: {} records told, {lost} lost with their daemon", told.len());
+    println!("{KILLS} kills: {} records told, {from_slate} from the slate, {lost} lost with their daemon", told.len());
     assert!(lost > 0, "no kill left a record open");
+    assert!(from_slate > 0, "no kill left a record on the slate");
 }
 
 /// A journal with some hundred records, some of them indexed, a segment, and its export; made once.

@@ -212,7 +212,8 @@ fn open_journal(places: &Places, config: &Config) -> anyhow::Result<(Journal, Op
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
     let opened = Journal::open(&places.state_dir.join("evidence"), &config.evidence, now_ms);
-    let (journal, Opened { head, lost, set_aside, warnings }) = opened.context("the journal of evidence")?;
+    let (journal, Opened { head, lost, from_slate, set_aside, warnings }) =
+        opened.context("the journal of evidence")?;
     let set_aside = set_aside.map(|aside| {
         let file = aside.path.unwrap_or_default();
         tracing::error!(file = %file.display(), why = aside.why, "the journal of evidence was set aside; a new chain begins");
@@ -223,6 +224,12 @@ fn open_journal(places: &Places, config: &Config) -> anyhow::Result<(Journal, Op
     }
     if !lost.is_empty() {
         tracing::warn!(operations = lost.len(), "a dead daemon left operations open; they are recorded as lost");
+    }
+    if from_slate > 0 {
+        tracing::info!(
+            records = from_slate,
+            "records of a daemon that was killed were moved from the slate into the database"
+        );
     }
     tracing::info!(records = head.seq, head = %head.hash, "the journal of evidence is open");
     Ok((journal, set_aside))

@@ -115,6 +115,7 @@ pub(super) fn set_aside(
     for suffix in ["-wal", "-shm", ""] {
         move_away(&beside(path, suffix), &beside(&target, suffix))?;
     }
+    move_away(&directory.join(super::slate::NAME), &beside(&target, ".slate"))?;
     move_away(&directory.join(CHECKPOINT_NAME), &beside(&target, ".checkpoint.json"))?;
     File::open(directory).and_then(|directory| directory.sync_all()).map_err(host("sync", directory))?;
     Ok(SetAside { path: left.then_some(target), why })

@@ -4,8 +4,8 @@
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 
 /// Name below the journal's directory.
@@ -31,12 +31,8 @@ impl Ballast {
 
     /// Takes the space; an error leaves none of it taken.
     pub(super) fn take(&mut self) -> io::Result<()> {
-        let mut file = self.open()?;
-        let taken = match fallocate(&file, FallocateFlags::empty(), 0, BYTES) {
-            // Some file systems can only be written to.
-            Err(Errno::OPNOTSUPP) => zeroes(&mut file),
-            other => other.map_err(io::Error::from),
-        };
+        let file = self.open()?;
+        let taken = hold(&file, BYTES);
         if taken.is_err() {
             // Part of it may have been taken. If even that can't be undone, the disk stays as full as it is.
             let _ = file.set_len(0);
@@ -56,9 +52,24 @@ impl Ballast {
     }
 }
 
-fn zeroes(file: &mut File) -> io::Result<()> {
+/// Has a file hold so many bytes of the disk, some mebibytes; what stands in it stays.
+pub(super) fn hold(file: &File, bytes: u64) -> io::Result<()> {
+    match fallocate(file, FallocateFlags::empty(), 0, bytes) {
+        // Some file systems can only be written to.
+        Err(Errno::OPNOTSUPP) => zeroes(file, bytes),
+        other => other.map_err(io::Error::from),
+    }
+}
+
+/// Writes what is missing of so many bytes.
+fn zeroes(file: &File, bytes: u64) -> io::Result<()> {
     let block = vec![0; 1 << 20];
-    (0..BYTES >> 20).try_for_each(|_| file.write_all(&block))?;
+    let mut at = file.metadata()?.len();
+    while at < bytes {
+        let some = (bytes - at).min(block.len() as u64);
+        file.write_all_at(&block[..some as usize], at)?;
+        at += some;
+    }
     file.sync_data()
 }
 

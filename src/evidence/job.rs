@@ -18,6 +18,8 @@ pub(super) enum Job {
     Refuse(Draft, Reply<EvidenceId>),
     /// A signature for what is there.
     Checkpoint(Reply<Place>),
+    /// What stands on the slate, to be moved into the database.
+    Settle(Reply<()>),
     /// Sealed records, to be removed: up to this place, whose hash is this.
     Forget { upto: u64, hash: Digest, keys: Vec<(i64, u64)>, reply: Reply<()> },
 }
@@ -28,6 +30,11 @@ impl Job {
         matches!(self, Job::End(..))
     }
 
+    /// Whether it is a record of an operation and nothing else.
+    pub(super) fn is_record(&self) -> bool {
+        matches!(self, Job::Begin(..) | Job::End(..) | Job::Refuse(..))
+    }
+
     pub(super) fn refuse(self, error: EvidenceError) {
         // Whoever asked may have stopped waiting. A begin's handle is not armed yet, so its end asks for nothing.
         let _ = match self {
@@ -35,7 +42,7 @@ impl Job {
             Job::End(_, _, Some(reply)) | Job::Refuse(_, reply) => reply.send(Err(error)).is_ok(),
             Job::End(_, _, None) => false,
             Job::Checkpoint(reply) => reply.send(Err(error)).is_ok(),
-            Job::Forget { reply, .. } => reply.send(Err(error)).is_ok(),
+            Job::Settle(reply) | Job::Forget { reply, .. } => reply.send(Err(error)).is_ok(),
         };
     }
 
@@ -52,7 +59,7 @@ impl Job {
             (Self::End(_, _, Some(reply)) | Job::Refuse(_, reply), Ok(id)) => drop(reply.send(Ok(id))),
             (Self::End(_, _, None), Ok(_)) => {}
             (Self::Checkpoint(reply), Ok(_)) => drop(reply.send(Ok(head))),
-            (Self::Forget { reply, .. }, Ok(_)) => drop(reply.send(Ok(()))),
+            (Self::Settle(reply) | Self::Forget { reply, .. }, Ok(_)) => drop(reply.send(Ok(()))),
         }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! begin, end, refuse ── Journal (cheap clone) ──▶ a list ──▶ one commit at a time ──▶ <dir>/evidence.db (+ -wal, -shm)
-//!                    ◀── after the commit ──────────────────┘  seq, hash             checkpoint.json   the last signature
+//!                    ◀── after the commit ──────────────────┘  seq, hash             slate             the newest, if `Process`
+//!                                                                                    checkpoint.json   the last signature
 //! list, get, verify, export ── own read-only connections ──▶                         segments/*.ndjson what was sealed
 //! ```
 //!
@@ -13,8 +14,8 @@
 //! set aside, never replaced in silence: the first record of the next chain names it. On a full disk nothing is begun,
 //! and what runs is still recorded to its end.
 //!
-//! **Who commits.** With [`Durability::Process`] whoever waits, for all that lie on the list by then: a commit is a page for the
-//! kernel. Whatever takes longer (a disk that is waited for, signatures, the index, sealing) is the thread "evidence"'s.
+//! **Who commits.** With [`Durability::Process`] whoever waits, for all that lie on the list by then: a commit is one write to
+//! the slate. Whatever takes longer (a disk that is waited for, signatures, the index, sealing) is the thread "evidence"'s.
 //!
 //! **What lasts.** With [`Durability::Fsync`] (the default) everything answered survives power loss, with
 //! [`Durability::Process`] `kill -9`.
@@ -40,6 +41,7 @@ mod record;
 mod recover;
 mod segment;
 mod signing;
+mod slate;
 mod verify;
 
 pub use aside::SetAside;
@@ -210,6 +212,8 @@ pub(crate) struct Shared {
 #[derive(Debug, Clone, Copy)]
 struct Live {
     head: Place,
+    /// Where the database ends; what is behind it stands on the slate.
+    settled: Place,
     open: usize,
 }
 
@@ -332,11 +336,26 @@ impl Journal {
         self.inner.writer.close().await;
     }
 
+    /// Has all that was recorded so far moved into the database, where readers look.
+    async fn settle(&self) -> Result<(), EvidenceError> {
+        let live = self.inner.shared.live();
+        if live.head == live.settled {
+            return Ok(());
+        }
+        let (reply, answer) = oneshot::channel();
+        match answered(self.inner.writer.lay(Job::Settle(reply)).ok(), answer).await {
+            // A full disk keeps nobody from reading what is there.
+            Err(EvidenceError::Full { .. } | EvidenceError::Commit(_)) => Ok(()),
+            settled => settled,
+        }
+    }
+
     /// Runs `work` on a read-only connection, away from the async threads.
     async fn read<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Connection) -> Result<T, EvidenceError> + Send + 'static,
     ) -> Result<T, EvidenceError> {
+        self.settle().await?;
         let shared = self.inner.shared.clone();
         let done = tokio::task::spawn_blocking(move || shared.with_reader(work)).await;
         match done {
@@ -413,8 +432,8 @@ impl Shared {
         *self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn moved(&self, head: Place, open: usize) {
-        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = Live { head, open };
+    fn moved(&self, live: Live) {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = live;
     }
 
     fn set_starved(&self, starved: bool) {

@@ -1,7 +1,8 @@
 //! What whoever commits does: gives records their place, hashes, commits all that waits at once; and what the journal's
 //! thread does beside: signs, writes the index.
 //!
-//! A commit is the records' own table and nothing else: one or two pages. What lists need (the index, the table of open
+//! A commit is a write to the slate, from which records are moved into the database together; or, where there is none, the
+//! records' own table and nothing else: one or two pages. What lists need (the index, the table of open
 //! begins) is written for some hundred records together; readers look through the few newest lines themselves.
 
 use super::ballast::Ballast;
@@ -11,7 +12,8 @@ use super::id::{Digest, EvidenceId, Short};
 use super::job::Job;
 use super::line::{Checkpoint, Defined, Record, kind, place};
 use super::signing::Key;
-use super::{Durability, EvidenceError, EvidenceSettings, Shared};
+use super::slate::{self, Slate};
+use super::{Durability, EvidenceError, EvidenceSettings, Live, Shared};
 use crate::sqlite::writer::Commit;
 use nix::fcntl::Flock;
 use rusqlite::{Connection, ErrorCode};
@@ -28,6 +30,10 @@ pub(super) const INDEX_EVERY: u64 = 512;
 pub(super) const CHECKPOINT_EVERY: u64 = 1024;
 /// Records that may wait for the index or a signature beyond that: nobody waits for either until then.
 const SLACK: u64 = 256;
+/// Records that are moved from the slate together,
+const SETTLE_EVERY: usize = 256;
+/// and how long one stands there at most.
+const SETTLE_AFTER: Duration = Duration::from_millis(250);
 /// How long a record waits for a signature at most.
 const CHECKPOINT_AFTER: Duration = Duration::from_secs(10);
 /// A clock that is further behind the chain than this is recorded beside the chain's time; less is the queue's doing.
@@ -74,6 +80,9 @@ pub(super) struct Owner {
     pub unsigned_since: Option<Instant>,
     /// When what the thread does beside is tried again, if it failed.
     pub upkeep_after: Option<Instant>,
+    /// None: every record goes into the database at once.
+    pub slate: Option<Slate>,
+    pub fresh: Fresh,
     pub ballast: Ballast,
     pub starved_at: Option<Instant>,
     pub shared: Arc<Shared>,
@@ -82,10 +91,18 @@ pub(super) struct Owner {
 }
 
 /// A row that is on its way into the file.
-struct Row {
-    seq: u64,
-    hash: Digest,
-    line: Vec<u8>,
+pub(super) struct Row {
+    pub seq: u64,
+    pub hash: Digest,
+    pub line: Vec<u8>,
+}
+
+/// What stands on the slate and not in the database.
+#[derive(Default)]
+pub(super) struct Fresh {
+    rows: Vec<Row>,
+    reports: Vec<Definition>,
+    since: Option<Instant>,
 }
 
 /// What one transaction changes in memory, once it is committed.
@@ -97,11 +114,13 @@ struct Change {
     /// Ids of begins, and where their row is.
     opened: Vec<(EvidenceId, usize)>,
     ended: Vec<EvidenceId>,
-    defined: Vec<Short>,
+    defined: Vec<Definition>,
     /// What each job comes to.
     answers: Vec<Result<EvidenceId, EvidenceError>>,
     checkpoint: Option<(Place, String)>,
     indexed: bool,
+    /// The database has it; else the slate.
+    settled: bool,
 }
 
 /// What goes with the jobs.
@@ -125,7 +144,11 @@ impl Commit for Owner {
         let wanted = jobs.iter().any(|job| matches!(job, Job::Checkpoint(_)));
         let extras =
             if self.is_starved() { Extras { checkpoint: false, index: false } } else { self.extras(&jobs, wanted) };
-        match self.write(&jobs, extras) {
+        let written = match self.write_on_slate(&jobs, extras) {
+            Some(change) => Ok(change),
+            None => self.write(&jobs, extras),
+        };
+        match written {
             Ok(change) => self.done(jobs, change),
             Err(error) if lacks_room(&error) => {
                 self.starve(&error);
@@ -141,21 +164,25 @@ impl Commit for Owner {
 
     /// Quick is what the kernel only has to take note of: one or two pages.
     fn is_quick(&self, jobs: &[Job]) -> bool {
-        let plain = |job: &Job| matches!(job, Job::Begin(..) | Job::End(..) | Job::Refuse(..));
         let Extras { checkpoint, index } = self.extras(jobs, false);
         let nothing_beside = !(checkpoint || index || self.is_starved());
         self.settings.durability == Durability::Process
             && nothing_beside
             && jobs.len() <= QUICK
-            && jobs.iter().all(plain)
+            && jobs.iter().all(Job::is_record)
     }
 
     fn patience(&self) -> Option<Duration> {
         let Extras { checkpoint, index } = self.upkeep();
         match self.upkeep_after {
             Some(after) => Some(after.saturating_duration_since(Instant::now())),
-            None if checkpoint || index => Some(Duration::ZERO),
-            None => self.unsigned_since.map(|since| CHECKPOINT_AFTER.saturating_sub(since.elapsed())),
+            None if checkpoint || index || self.fresh.rows.len() >= SETTLE_EVERY => Some(Duration::ZERO),
+            None => {
+                let left =
+                    |since: Option<Instant>, most: Duration| since.map(|since| most.saturating_sub(since.elapsed()));
+                let settle = left(self.fresh.since, SETTLE_AFTER);
+                settle.into_iter().chain(left(self.unsigned_since, CHECKPOINT_AFTER)).min()
+            }
         }
     }
 
@@ -175,9 +202,17 @@ impl Commit for Owner {
 }
 
 impl Owner {
-    /// Signs and indexes.
+    /// Moves what stands on the slate, signs and indexes.
     fn keep_up(&mut self, extras: Extras) {
-        match self.write(&[], extras) {
+        let mut written = self.write(&[], extras);
+        if let Err(error) = &written
+            && lacks_room(error)
+            && !self.fresh.rows.is_empty()
+        {
+            self.starve(error);
+            written = self.write(&[], Extras { checkpoint: false, index: false });
+        }
+        match written {
             Ok(change) => self.done(Vec::new(), change),
             Err(error) => {
                 tracing::warn!(path = %self.path.display(), error = error.to_string(), "evidence: no checkpoint could be written");
@@ -262,6 +297,24 @@ impl Owner {
         }
     }
 
+    /// Plain records with nothing beside: on the slate, if there is one and they fit.
+    fn write_on_slate(&mut self, jobs: &[Job], extras: Extras) -> Option<Change> {
+        let plain = !(extras.checkpoint || extras.index) && jobs.iter().all(Job::is_record);
+        if !plain || self.is_starved() || self.slate.is_none() {
+            return None;
+        }
+        let change = self.compose(jobs);
+        match self.slate.as_mut()?.write(&change.rows) {
+            Ok(true) => Some(change),
+            Ok(false) => None,
+            Err(error) => {
+                tracing::error!(%error, path = %self.path.display(), "evidence: the slate can't be written; each record goes into the database");
+                self.slate = None;
+                None
+            }
+        }
+    }
+
     /// One transaction: all of it or nothing, in the file and in memory.
     fn write(&self, jobs: &[Job], extras: Extras) -> rusqlite::Result<Change> {
         // Synced in any case: what is signed must not be forgotten, else the checkpoint's file would accuse the journal.
@@ -283,6 +336,31 @@ impl Owner {
 
     fn transaction(&self, jobs: &[Job], extras: Extras) -> rusqlite::Result<Change> {
         let step = |sql: &str| self.connection.prepare_cached(sql)?.execute([]).map(drop);
+        let mut change = Change { settled: true, indexed: extras.index, ..self.compose(jobs) };
+        if extras.checkpoint {
+            self.sign(&mut change);
+        }
+        step("BEGIN IMMEDIATE")?;
+        for job in jobs {
+            if let Job::Forget { upto, hash, keys, .. } = job {
+                self.forget(*upto, hash, keys)?;
+            }
+        }
+        for row in self.fresh.rows.iter().chain(&change.rows) {
+            slate::insert(&self.connection, row)?;
+        }
+        for report in self.fresh.reports.iter().chain(&change.defined) {
+            slate::insert_report(&self.connection, report.digest, &report.text)?;
+        }
+        if extras.index {
+            self.index(&change)?;
+        }
+        step("COMMIT")?;
+        Ok(change)
+    }
+
+    /// What these jobs make of the chain.
+    fn compose(&self, jobs: &[Job]) -> Change {
         let mut change = Change {
             head: self.head,
             at_ms: self.at_ms,
@@ -293,89 +371,59 @@ impl Owner {
             defined: Vec::new(),
             answers: Vec::with_capacity(jobs.len()),
             checkpoint: None,
-            indexed: extras.index,
+            indexed: false,
+            settled: false,
         };
-        step("BEGIN IMMEDIATE")?;
         for job in jobs {
-            let answer = self.place(job, &mut change)?;
+            let answer = self.place(job, &mut change);
             change.answers.push(answer);
         }
-        if extras.checkpoint {
-            self.sign(&mut change)?;
-        }
-        if extras.index {
-            self.index(&change)?;
-        }
-        step("COMMIT")?;
-        Ok(change)
+        change
     }
 
     /// Gives a job its record.
-    fn place(&self, job: &Job, change: &mut Change) -> rusqlite::Result<Result<EvidenceId, EvidenceError>> {
+    fn place(&self, job: &Job, change: &mut Change) -> Result<EvidenceId, EvidenceError> {
         let draft = match job {
             Job::Begin(draft, ..) if self.open.contains_key(&draft.id) => {
-                return Ok(Err(EvidenceError::BegunBefore(draft.id.clone())));
+                return Err(EvidenceError::BegunBefore(draft.id.clone()));
             }
             Job::Begin(draft, ..) => {
                 change.opened.push((draft.id.clone(), change.rows.len()));
                 draft
             }
             Job::End(_, begin, _) if !self.open.contains_key(begin) || change.ended.contains(begin) => {
-                return Ok(Err(EvidenceError::NotOpen(begin.clone())));
+                return Err(EvidenceError::NotOpen(begin.clone()));
             }
             Job::End(draft, begin, _) => {
                 if let Some(definition) = &draft.enforcement {
-                    self.define(definition, change)?;
+                    self.define(definition, change);
                 }
                 change.ended.push(begin.clone());
                 draft
             }
             Job::Refuse(draft, _) => draft,
-            Job::Checkpoint(_) => return Ok(Ok(EvidenceId::generate())),
-            Job::Forget { upto, hash, keys, .. } => {
-                self.forget(*upto, hash, keys)?;
-                return Ok(Ok(EvidenceId::generate()));
-            }
+            // Nobody is told this id.
+            Job::Checkpoint(_) | Job::Settle(_) | Job::Forget { .. } => return Ok(EvidenceId::generate()),
         };
-        self.append(&draft.body, draft.at_ms, &draft.keys, change)?;
-        Ok(Ok(draft.id.clone()))
-    }
-
-    /// One row: place, hash, insert.
-    fn append(&self, body: &[u8], clock_ms: u64, keys: &[i64], change: &mut Change) -> rusqlite::Result<()> {
-        let seq = change.head.seq + 1;
-        let at_ms = clock_ms.max(change.at_ms);
-        let behind = clock_ms != 0 && at_ms - clock_ms > CLOCK_SLACK_MS;
-        let mut line = Vec::with_capacity(body.len() + 48);
-        place(seq, at_ms, behind.then_some(clock_ms), &mut line);
-        line.extend_from_slice(&body[1..]);
-        let hash = link(&change.head.hash, &Digest::of(&line));
-        let sql = "INSERT INTO records (seq, hash, line) VALUES (?1, ?2, ?3)";
-        self.connection.prepare_cached(sql)?.execute((seq, &hash, &line))?;
-        change.keys.extend(keys.iter().map(|&key| (key, seq)));
-        change.head = Place { seq, hash };
-        change.at_ms = at_ms;
-        change.rows.push(Row { seq, hash, line });
-        Ok(())
+        append(&draft.body, draft.at_ms, &draft.keys, change);
+        Ok(draft.id.clone())
     }
 
     /// A record for a report that the chain does not have yet.
-    fn define(&self, definition: &Definition, change: &mut Change) -> rusqlite::Result<()> {
-        if self.known.contains(&definition.digest) || change.defined.contains(&definition.digest) {
-            return Ok(());
+    fn define(&self, definition: &Definition, change: &mut Change) {
+        let known = self.known.contains(&definition.digest);
+        if known || change.defined.iter().any(|defined| defined.digest == definition.digest) {
+            return;
         }
         let id = EvidenceId::generate();
         let report: &RawValue = serde_json::from_str(&definition.text).expect("it was written as JSON");
         let body = body(&Defined { id: &id, kind: kind::ENFORCEMENT, enforcement: report });
-        self.append(&body, 0, &id_key(&id), change)?;
-        let sql = "INSERT OR IGNORE INTO enforcements (digest, text) VALUES (?1, ?2)";
-        self.connection.prepare_cached(sql)?.execute((&definition.digest.0, &definition.text))?;
-        change.defined.push(definition.digest);
-        Ok(())
+        append(&body, 0, &id_key(&id), change);
+        change.defined.push(definition.clone());
     }
 
     /// A signed record for the head.
-    fn sign(&self, change: &mut Change) -> rusqlite::Result<()> {
+    fn sign(&self, change: &mut Change) {
         let covered = change.head;
         let signature = self.key.sign(&self.chain, covered.seq, &covered.hash);
         let id = EvidenceId::generate();
@@ -386,9 +434,8 @@ impl Owner {
             head: covered.hash,
             signature: signature.clone(),
         };
-        self.append(&body(&checkpoint), 0, &id_key(&id), change)?;
+        append(&body(&checkpoint), 0, &id_key(&id), change);
         change.checkpoint = Some((covered, signature));
-        Ok(())
     }
 
     /// Writes what lists need, for all records since the last time.
@@ -432,9 +479,9 @@ impl Owner {
         self.connection.prepare_cached(sql)?.execute((upto, hash)).map(drop)
     }
 
-    /// The transaction is committed: takes it over into memory and answers.
+    /// The records are written: takes them over into memory and answers.
     fn done(&mut self, jobs: Vec<Job>, change: Change) {
-        let Change { head, at_ms, rows, keys, opened, ended, defined, answers, checkpoint, indexed } = change;
+        let Change { head, at_ms, rows, keys, opened, ended, defined, answers, checkpoint, indexed, settled } = change;
         self.unsigned = if checkpoint.is_some() { 0 } else { self.unsigned + rows.len() as u64 };
         self.unsigned_since =
             if self.unsigned == 0 { None } else { self.unsigned_since.or_else(|| Some(Instant::now())) };
@@ -445,7 +492,7 @@ impl Owner {
         if jobs.iter().any(|job| matches!(job, Job::Forget { .. })) {
             self.known.clear(); // every segment is to hold the reports that its ends refer to
         }
-        self.known.extend(defined);
+        self.known.extend(defined.iter().map(|report| report.digest));
         if indexed {
             self.indexed_seq = head.seq;
             self.unindexed.clear();
@@ -466,7 +513,8 @@ impl Owner {
             let line = (!indexed).then(|| rows[row].line.clone());
             self.open.insert(id, Open { seq: rows[row].seq, line });
         }
-        self.shared.moved(head, self.open.len());
+        let before = self.shared.live().settled;
+        self.shared.moved(Live { head, settled: if settled { head } else { before }, open: self.open.len() });
         if let Some((covered, signature)) = &checkpoint {
             super::aside::note_checkpoint(&self.directory, &self.chain, *covered, signature);
         }
@@ -474,14 +522,38 @@ impl Owner {
             job.answer(answer, head);
         }
         if self.shared.follows() {
-            for Row { seq, hash, line } in rows {
-                self.shared.tell(Record { seq, hash, line: String::from_utf8(line).expect("lines are JSON") });
+            for Row { seq, hash, line } in &rows {
+                let line = String::from_utf8(line.clone()).expect("lines are JSON");
+                self.shared.tell(Record { seq: *seq, hash: *hash, line });
             }
+        }
+        if settled {
+            self.fresh = Fresh::default();
+            self.slate.iter_mut().for_each(Slate::wipe);
+        } else {
+            self.fresh.since.get_or_insert_with(Instant::now);
+            self.fresh.rows.extend(rows);
+            self.fresh.reports.extend(defined);
         }
         if checkpoint.is_some() && !self.is_starved() {
             super::segment::consider(&self.shared, &self.connection, at_ms);
         }
     }
+}
+
+/// One row more: its place, its hash.
+fn append(body: &[u8], clock_ms: u64, keys: &[i64], change: &mut Change) {
+    let seq = change.head.seq + 1;
+    let at_ms = clock_ms.max(change.at_ms);
+    let behind = clock_ms != 0 && at_ms - clock_ms > CLOCK_SLACK_MS;
+    let mut line = Vec::with_capacity(body.len() + 48);
+    place(seq, at_ms, behind.then_some(clock_ms), &mut line);
+    line.extend_from_slice(&body[1..]);
+    let hash = link(&change.head.hash, &Digest::of(&line));
+    change.keys.extend(keys.iter().map(|&key| (key, seq)));
+    change.head = Place { seq, hash };
+    change.at_ms = at_ms;
+    change.rows.push(Row { seq, hash, line });
 }
 
 /// The JSON of a record of the chain's own.

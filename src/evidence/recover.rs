@@ -8,9 +8,10 @@ use super::draft::Draft;
 use super::id::{Digest, EvidenceId, Short};
 use super::job::Job;
 use super::line::{Fields, Genesis, Previous, kind, place};
-use super::owner::{CHECKPOINT_EVERY, Open, Owner, Place, body, id_key};
+use super::owner::{CHECKPOINT_EVERY, Fresh, Open, Owner, Place, body, id_key};
 use super::record::{End, Matter};
 use super::signing::{Key, KeyError, PublicKey, SECRET_NAME};
+use super::slate::{self, Slate};
 use super::{Durability, EvidenceError, EvidenceSettings, FOLLOWED_KEPT, Live, Shared};
 use crate::sqlite::file::{Check, FileError, beside};
 use crate::sqlite::writer::{BATCH, Commit};
@@ -40,6 +41,8 @@ pub struct Opened {
     pub head: Place,
     /// Begins that a dead daemon left open; they are closed as `lost` now.
     pub lost: Vec<EvidenceId>,
+    /// Records that a killed daemon had answered and not moved into the database; they are there now.
+    pub from_slate: usize,
     /// A journal that could not be used.
     pub set_aside: Option<SetAside>,
     /// Something an operator should know and that does not stop the journal.
@@ -110,13 +113,24 @@ pub(super) fn open(
         ));
     }
     let starved_at = (!ballast.is_held()).then(Instant::now);
+    let slate = match settings.durability {
+        Durability::Fsync => None,
+        // Without one every record is a commit of its own.
+        Durability::Process => match Slate::open(&directory) {
+            Ok(slate) => Some(slate),
+            Err(error) => {
+                warnings.push(format!("there is no slate for the newest records ({error}); each takes longer"));
+                None
+            }
+        },
+    };
     let shared = Arc::new(Shared {
         directory: directory.clone(),
         path: path.clone(),
         settings: settings.clone(),
         chain: loaded.state.chain.clone(),
         public_key: key.public(),
-        state: Mutex::new(Live { head: loaded.head, open: loaded.open.len() }),
+        state: Mutex::new(Live { head: loaded.head, settled: loaded.head, open: loaded.open.len() }),
         starved: AtomicBool::new(starved_at.is_some()),
         sealing: AtomicBool::new(false),
         whole: tokio::sync::RwLock::new(()),
@@ -142,13 +156,15 @@ pub(super) fn open(
         unsigned: loaded.unsigned,
         unsigned_since: (loaded.unsigned > 0).then(Instant::now),
         upkeep_after: None,
+        slate,
+        fresh: Fresh::default(),
         ballast,
         starved_at,
         shared,
         _lock: lock,
     };
     let lost = close_open(&mut owner, matters, now_ms)?;
-    let opened = Opened { head: owner.head, lost, set_aside, warnings };
+    let opened = Opened { head: owner.head, lost, from_slate: loaded.from_slate, set_aside, warnings };
     Ok((owner, opened))
 }
 
@@ -172,6 +188,7 @@ struct Loaded {
     matters: HashMap<EvidenceId, Matter>,
     ended_rows: Vec<u64>,
     known: HashSet<Short>,
+    from_slate: usize,
 }
 
 fn attempt(
@@ -214,7 +231,8 @@ fn attempt(
         let path = directory.join(SECRET_NAME);
         return Err(Attempt::Failed(KeyError::Another { path }.into()));
     }
-    load(connection, state, key, noted.as_ref(), &path)
+    let from_slate = slate::recover(directory, &connection, &state).map_err(named)?;
+    Ok(Loaded { from_slate, ..load(connection, state, key, noted.as_ref(), &path)? })
 }
 
 /// The first record of a chain.
@@ -284,6 +302,7 @@ fn load(
         matters: HashMap::new(),
         ended_rows: Vec::new(),
         known: HashSet::new(),
+        from_slate: 0,
         state,
         connection,
     };

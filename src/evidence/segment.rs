@@ -122,6 +122,7 @@ fn start(journal: Journal, work: impl FnOnce(&Journal) -> Result<(), EvidenceErr
 impl Journal {
     /// Seals the records up to the last checkpoint at or before `upto` into a segment; none if there is no such one.
     pub async fn seal(&self, upto: u64) -> Result<Option<Sealed>, EvidenceError> {
+        self.settle().await?;
         let journal = self.clone();
         match tokio::task::spawn_blocking(move || journal.seal_blocking(upto)).await {
             Ok(result) => result,

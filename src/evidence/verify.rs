@@ -28,7 +28,7 @@ impl Journal {
 
 fn verify(connection: &mut Connection, shared: &Shared, expect_head: Option<Digest>) -> Result<Verdict, EvidenceError> {
     // What is committed before the snapshot is taken must be in it.
-    let known = shared.live().head;
+    let known = shared.live().settled;
     let snapshot = connection.transaction()?;
     let state = db::state(&snapshot)?.ok_or(EvidenceError::Closed)?;
     let mut walk = Walk::new(shared.public_key, expect_head);
