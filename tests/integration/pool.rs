@@ -244,3 +244,25 @@ fn a_pool_that_is_off_builds_nothing_ahead() {
     assert_eq!((&pool["hits"], &pool["misses"], &pool["idle"]), (&json!(0), &json!(3), &json!(0)), "{pool}");
     assert_eq!(daemon.parked_pids(), Vec::<i32>::new());
 }
+
+#[test]
+fn what_was_used_is_taken_apart_in_silence_and_there_is_an_end_to_what_rests() {
+    /// `server/quiet.rs`: so many rest, four are on their way out, and one runs.
+    const MOST: usize = 64 + 4 + 1;
+    let daemon = Daemon::start_with("[pool]\nmin = 0\nmax = 0\n", &[]);
+    let warden = daemon.warden_pid();
+    let sandboxes = || {
+        let inits = processes::descendants(warden).into_iter();
+        inits.filter(|pid| processes::stat(*pid).is_some_and(|stat| stat.parent == warden && stat.state != 'Z')).count()
+    };
+    let sweeper = sandboxes();
+    let mut client = daemon.client();
+    let mut most = 0;
+    for _ in 0..120 {
+        let answer = client.request("POST", "/v1/execs", Some(&program("true", &[]))).expect("an answer");
+        assert_eq!(answer.body["status"], "ok", "{}", answer.text);
+        most = most.max(sandboxes() - sweeper);
+    }
+    assert!(most <= MOST, "{most} sandboxes were there at once");
+    wait_for("all of them are gone", SOON, || (sandboxes() == sweeper).then_some(()));
+}

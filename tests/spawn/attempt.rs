@@ -140,7 +140,7 @@ impl Attempt {
             Err(errno) => panic!("the order could not be sent: {errno}"),
         }
         drop(inside);
-        let statuses = hear(status, self.word);
+        let statuses = hear(status, self.word, &parent);
         parent.await_death();
         let seen = Seen { statuses, output: read_all(output) };
         world.take_back(group, range);
@@ -155,7 +155,9 @@ impl Attempt {
         setsockopt(&orders, SndBufForce, &ORDERS_BUFFER).expect("root gives a socket any buffer");
         let (status, status_inside) = socket_pair().expect("a socket pair");
         let (orders_in, status_in) = (orders_inside.as_fd(), status_inside.as_fd());
-        let over = world.kit.null(); // nobody here waits for it
+        // Nobody here waits for it: an init that can't tell leaves by itself.
+        let (over, _) = std::io::pipe().expect("a pipe"); // the end that can't be written to
+        let over = over.as_fd();
         let inside = Inside { orders: orders_in, status: status_in, tree, over, join: &join, own_net: true };
         let namespaces = NAMESPACES | libc::CLONE_NEWNET;
         let started = start(&world.proof, &self.plan, &world.kit, &inside, namespaces, group.born_into());
@@ -187,11 +189,18 @@ impl Parent {
         }
     }
 
-    /// Waits for init's own end: nobody kills it.
+    /// Init has said its last word: kills it if it rests, as the warden does. One that could not tell the warden leaves.
+    fn await_over(&self) {
+        if let Parent::Library(sandbox) = self {
+            await_end_of(sandbox, "init's rest or death");
+        }
+    }
+
+    /// Waits for init's end.
     fn await_death(mut self) {
         match &mut self {
             Parent::Library(sandbox) => {
-                await_readable(sandbox.pidfd().as_fd(), "init's death");
+                await_end_of(sandbox, "init's death");
                 sandbox.reap();
             }
             Parent::ByHand { pidfd, .. } => {
@@ -236,8 +245,19 @@ fn await_readable(fd: BorrowedFd<'_>, what: &str) {
     assert!(ready == 1, "not within {DEADLINE:?}: {what}");
 }
 
+/// Waits until init is dead, or rests and is killed.
+#[track_caller]
+fn await_end_of(sandbox: &Sandbox, what: &str) {
+    let (pidfd, over) = (sandbox.pidfd(), sandbox.over());
+    let mut ends = [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN), PollFd::new(over.as_fd(), PollFlags::POLLIN)];
+    let timeout = PollTimeout::try_from(DEADLINE).expect("a few seconds fit");
+    assert!(poll(&mut ends, timeout).expect("descriptors can be waited for") > 0, "not within {DEADLINE:?}: {what}");
+    sandbox.kill(); // dead already: nothing happens
+    await_readable(pidfd.as_fd(), what);
+}
+
 /// The front's side of the status socket: its word, then everything up to the end.
-fn hear(status: OwnedFd, word: Word) -> Vec<Status> {
+fn hear(status: OwnedFd, word: Word, parent: &Parent) -> Vec<Status> {
     match word {
         Word::HangUp => return Vec::new(),
         Word::Say(byte) => match wire::send(status.as_fd(), &[byte], &[]) {
@@ -254,7 +274,12 @@ fn hear(status: OwnedFd, word: Word) -> Vec<Status> {
             // It died without having read our word, as it does before AwaitGo. The kernel tells that once and first,
             // even where records wait to be read (sock_error in __skb_try_recv_datagram, Linux 6.18): so read on.
             Err(Errno::ECONNRESET) => {}
-            Ok((len, _)) => statuses.push(Status::decode(&record[..len]).expect("a status record")),
+            Ok((len, _)) => {
+                statuses.push(Status::decode(&record[..len]).expect("a status record"));
+                if matches!(statuses.last(), Some(Status::Exited(_) | Status::Signaled(_))) {
+                    parent.await_over();
+                }
+            }
             Err(errno) => panic!("the status socket failed: {errno}"),
         }
     }

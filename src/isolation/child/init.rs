@@ -123,8 +123,9 @@ fn landlock_rules(sheet: &Sheet<'_>) -> Done<Option<Fd>> {
 
 /// Gives up what init does not need, then waits for the program and everything that was orphaned to us.
 ///
-/// The program's end is told to the front at once. If nothing else is left, the warden is told as well: it need not wait
-/// until init's own memory and namespaces are taken apart. Else init's death ends the rest, and the warden sees that.
+/// The program's end is told to the front at once. If nothing else is left, the warden is told as well, and kills us when
+/// nobody waits for an answer: what is taken apart with us would be in its way. Else init's death ends the rest, and the
+/// warden sees that.
 fn reap(sheet: &Sheet<'_>, program: i32, handles: &Handles, tell: Fd, mut steps: Steps, oom_score: Fd) -> ! {
     // A step that fails ends init, and with it everything in this pid namespace.
     let gives_up: [&dyn Fn() -> Done; 9] = [
@@ -157,13 +158,10 @@ fn reap(sheet: &Sheet<'_>, program: i32, handles: &Handles, tell: Fd, mut steps:
     };
     // The front first, which looks for this word when it hears of the end from the warden. Nobody to tell if it is gone.
     let _ = calls::send(steps.status, &end);
-    // Leaving ends whatever the program left behind.
-    if nothing_is_left() {
-        let _ = calls::write(handles.over, &1u64.to_ne_bytes()); // a warden that does not hear it sees our death
-        // Woken on this processor, it would wait until we are taken apart, and the caller with it.
-        calls::step_aside();
+    if nothing_is_left() && calls::write(handles.over, &1u64.to_ne_bytes()).is_ok() {
+        calls::rest();
     }
-    calls::exit_now(0)
+    calls::exit_now(0) // whatever the program left behind ends with us
 }
 
 /// Whether no process is left but init: whatever is in this pid namespace is a child of init, or will be before it is gone.

@@ -1,13 +1,13 @@
 //! The filter of a sandbox's init: five calls, written by hand.
 //!
-//! Init waits, says one word and leaves. The program's filter would hold it too, but is two hundred times as long, and
+//! Init waits, says one word and rests until it is killed, or leaves. The program's filter would hold it too, but is two hundred times as long, and
 //! the kernel translates and compiles a filter anew for each process that loads one: a fifth of a millisecond.
 
 use super::Instruction;
 
-/// All that init does once the program's process is forked: wait, tell, step aside, leave.
+/// All that init does once the program's process is forked: wait, tell, rest, leave.
 const CALLS: [libc::c_long; 5] =
-    [libc::SYS_wait4, libc::SYS_sendto, libc::SYS_write, libc::SYS_sched_yield, libc::SYS_exit_group];
+    [libc::SYS_wait4, libc::SYS_sendto, libc::SYS_write, libc::SYS_ppoll, libc::SYS_exit_group];
 
 /// `AUDIT_ARCH_*` of linux/audit.h.
 #[cfg(target_arch = "x86_64")]

@@ -53,17 +53,21 @@ pub(super) struct Running {
     pub cause: Cause,
     /// Whether its files may still come: nothing was attached, and no call has begun.
     pub later: bool,
+    /// Whether files of somebody's hang on its mounts.
+    pub has_files: bool,
 }
 
 impl Running {
     /// A run that begins now.
     pub(super) fn new(run: &Run, profile: usize, most: &Limits) -> Self {
         let (number, limits, later) = (run.number, run.limits, run.workspace == Workspace::Later);
+        let has_files = !matches!(run.workspace, Workspace::Later | Workspace::ThrowAway { inputs: false });
         let now = Instant::now();
         let deadline = now + Duration::from_millis(limits.get(Limit::WallMs));
         let next_cpu_look = now + soonest(&limits, 0);
         let most_ms = (most.get(Limit::WallMs), most.get(Limit::CpuMs));
-        Self { number, profile, limits, most_ms, begun: now, deadline, next_cpu_look, cause: Cause::Itself, later }
+        let cause = Cause::Itself;
+        Self { number, profile, limits, most_ms, begun: now, deadline, next_cpu_look, cause, later, has_files }
     }
 }
 

@@ -149,6 +149,11 @@ impl Pool {
         self.shelves.iter().any(|shelf| shelf.usable && low(shelf))
     }
 
+    /// Whether some profile that wants any has none.
+    pub(super) fn is_bare(&self) -> bool {
+        self.shelves.iter().any(|shelf| shelf.lacks() && shelf.waiting.is_empty())
+    }
+
     /// Whether something is to be built.
     pub(super) fn is_lacking(&self) -> bool {
         self.shelves.iter().any(Shelf::lacks)
@@ -250,6 +255,7 @@ mod tests {
             for left in (0..usize::from(size)).rev() {
                 pool.take(0).expect("it was full");
                 assert_eq!(pool.is_low(), left < enough, "{left} of {size}");
+                assert_eq!(pool.is_bare(), left == 0, "{left} of {size}");
             }
         }
     }

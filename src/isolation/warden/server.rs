@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod later;
+mod quiet;
 
 use super::held::{Held, Running, State, give_pipe_to};
 use super::pool::{Pool, PoolBounds, Slot};
@@ -20,7 +21,8 @@ use crate::isolation::spawn::spawn;
 use crate::model::{Layer, Limit};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use std::collections::HashMap;
+use quiet::{IDLE, LIGHT, MAPS_IDLE, QUIET, RUSH};
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -33,25 +35,12 @@ const DEAD: u64 = 0;
 const MEMORY: u64 = 1;
 /// The program and all it started are gone; init leaves.
 const OVER: u64 = 2;
-/// Events taken per turn.
-const EVENTS: usize = 64;
+/// Events taken per turn: the end of a sandbox takes a tenth of a millisecond, and who asks for a run waits for no more of them.
+const EVENTS: usize = 8;
 /// Runs at once, whatever the front asks for.
 const RUNS_MAX: usize = 1024;
 /// How long a group whose last task is still being unhooked is left alone before it is removed.
 const RETRY: Duration = Duration::from_millis(20);
-/// The pool is filled when no run has begun or ended for this long: a fork holds the loop up for about a millisecond.
-const QUIET: Duration = Duration::from_millis(2);
-/// A run is likely to end within this time; if it does, what is built meanwhile would be in its way.
-const SHORT_RUN: Duration = Duration::from_millis(10);
-/// A front that always asks does not starve the pool: so long after something is missing it is built all the same,
-const BUILD_GAP: Duration = Duration::from_millis(100);
-/// and sooner if little is left for those who ask next.
-const LOW_BUILD_GAP: Duration = Duration::from_millis(5);
-/// After this much silence no group waits to be used again: an idle daemon holds its waiting sandboxes and nothing else.
-const IDLE: Duration = Duration::from_millis(30);
-/// After this much the id maps of workspaces and the network namespaces that rest go as well: they take long to make.
-const MAPS_IDLE: Duration = Duration::from_secs(1);
-
 /// Why the loop ends.
 enum End {
     FrontGone,
@@ -78,12 +67,16 @@ pub(super) struct Server {
     limited: HashMap<RunNumber, OwnedFd>,
     bounds: PoolBounds,
     pool: Pool,
+    /// Sandboxes whose run is over and told; their init rests.
+    spent: VecDeque<Slot>,
     sweeper: Sweeper,
     /// When the front last asked for a run, when a run last began or ended, and since when the pool lacks something
     /// without a build.
     heard: Instant,
     stirred: Instant,
     lacking: Option<Instant>,
+    /// Whether the last run was asked for right after the one before it.
+    rushed: bool,
     /// Groups of ended runs that the kernel did not let go of at once.
     retired: Vec<Group>,
     buffer: Vec<u8>,
@@ -122,10 +115,12 @@ impl Server {
             bounds,
             pool: pool_for(bounds, &prepared),
             prepared,
+            spent: VecDeque::new(),
             sweeper,
             heard: now,
             stirred: now,
             lacking: Some(now),
+            rushed: false,
             retired: Vec::new(),
             buffer: vec![0; MESSAGE_MAX],
         }
@@ -181,18 +176,11 @@ impl Server {
         for group in std::mem::take(&mut self.retired) {
             self.retire(group);
         }
-        if count == 0 || now >= self.heard + QUIET {
+        // What is built next takes the groups of what was taken apart.
+        if !self.take_apart(now) && (count == 0 || now >= self.heard + QUIET) {
             self.look_after_pool(now);
         }
         Ok(())
-    }
-
-    /// When the pool may be filled: nothing stirs and no run is young, or too much is missing for too long.
-    fn may_build(&self) -> Instant {
-        let youngest = self.held.values().filter_map(Held::running).map(|run| run.begun + SHORT_RUN).max();
-        let silent = youngest.into_iter().fold(self.stirred + QUIET, Instant::max);
-        let gap = if self.pool.is_low() { LOW_BUILD_GAP } else { BUILD_GAP };
-        self.lacking.map_or(silent, |since| silent.min(since + gap))
     }
 
     /// How long nothing can be due.
@@ -201,11 +189,12 @@ impl Server {
         let running = self.held.values().filter_map(Held::running);
         let clock = running.map(|run| run.deadline.min(run.next_cpu_look)).min();
         let retry = (!self.retired.is_empty()).then(|| now + RETRY);
+        let apart = (!self.spent.is_empty()).then(|| self.stirred + QUIET);
         let pool = self.pool.due().map(|due| due.max(self.may_build()));
         let trim = (self.grounds.tree.spare() > 0 && !self.pool.is_lacking()).then_some(self.heard + IDLE);
         let keeps = self.ranges.keeps_maps() || self.grounds.nets.borrow().spare() > 0;
         let maps = keeps.then_some(self.heard + MAPS_IDLE);
-        match clock.into_iter().chain(retry).chain(pool).chain(trim).chain(maps).min() {
+        match clock.into_iter().chain(retry).chain(apart).chain(pool).chain(trim).chain(maps).min() {
             Some(due) if due <= now => EpollTimeout::ZERO,
             // One millisecond more: a wait that ends just before the deadline would spin.
             Some(due) => EpollTimeout::try_from(due.saturating_duration_since(now) + Duration::from_millis(1))
@@ -222,8 +211,10 @@ impl Server {
         };
         match Request::decode(&self.buffer[..len]) {
             Ok(Request::Run(run)) if fds.len() == run.fds() => {
-                self.heard = Instant::now();
-                self.lacking.get_or_insert(self.heard);
+                let now = Instant::now();
+                self.rushed = now < self.heard + RUSH;
+                self.heard = now;
+                self.lacking.get_or_insert(now);
                 let reply = self.start(&run, &fds);
                 self.stirred = Instant::now();
                 self.reply_to_run(run.number, reply)
@@ -439,17 +430,25 @@ impl Server {
         }
     }
 
-    /// Every process of a caller in this sandbox is gone: count and tell. Init goes meanwhile, and `finish` gives back.
+    /// Every process of a caller in this sandbox is gone: count and tell. Init rests until it is killed, and `finish` gives
+    /// back.
     fn over(&mut self, slot: Slot) -> Result<(), End> {
         let Some(held) = self.held.get_mut(&slot) else { return Ok(()) };
         match std::mem::replace(&mut held.state, State::Dying) {
             State::Running(run) => {
                 let ended = ended(&run, &held.group);
+                let used = if let Reply::Ended(_, _, counted) = &ended { counted.memory_peak_bytes } else { None };
+                if run.has_files || used.is_none_or(|used| used > LIGHT) {
+                    held.sandbox.kill();
+                } else {
+                    self.spent.push_back(slot);
+                }
                 self.end_run(run.number, &ended)
             }
-            // A waiting one whose program's process died: its init goes too, and `finish` replaces it.
+            // A waiting one whose program's process died: `finish` replaces it.
             other => {
                 held.state = other;
+                held.sandbox.kill();
                 Ok(())
             }
         }
@@ -505,35 +504,6 @@ impl Server {
         if let Some(held) = self.held.get_mut(&slot) {
             // v1 kills one process; the rest of the group goes with it here, as v2 does by itself.
             held.end(Cause::Oom);
-        }
-    }
-
-    /// One thing for the pool: let go of what is too much, or build what is missing. One per turn, so that a run that
-    /// comes meanwhile waits for one fork at most.
-    fn look_after_pool(&mut self, now: Instant) {
-        for slot in self.pool.surplus(now) {
-            self.discard(slot);
-        }
-        // What is still to be built takes the groups that rest.
-        if now >= self.heard + IDLE && !self.pool.is_lacking() {
-            self.grounds.tree.trim();
-        }
-        if now >= self.heard + MAPS_IDLE {
-            self.grounds.nets.borrow_mut().trim();
-            self.ranges.drop_maps();
-        }
-        if now < self.may_build() {
-            return;
-        }
-        if let Some(profile) = self.pool.wanted(now) {
-            match self.build(profile) {
-                Ok(slot) => self.pool.put(profile, slot, now),
-                Err(refused) => {
-                    tracing::warn!(profile, ?refused, "could not build a sandbox ahead; runs build their own");
-                    self.pool.failed(profile, now);
-                }
-            }
-            self.lacking = None;
         }
     }
 

@@ -22,6 +22,7 @@ impl Server {
         if !std::mem::take(&mut run.later) {
             return Err(Errno::EPERM);
         }
+        run.has_files = true;
         let limits = run.limits;
         let (ranges, proof) = (&mut self.ranges, &self.grounds.proof);
         let mounts = self.workspaces.mounts(exec, workspace, &limits, held.range, ranges, proof)?;
