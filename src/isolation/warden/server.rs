@@ -22,7 +22,7 @@ use crate::model::{Layer, Limit};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use quiet::{IDLE, LIGHT, MAPS_IDLE, QUIET, RUSH};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -69,6 +69,10 @@ pub(super) struct Server {
     pool: Pool,
     /// Sandboxes whose run is over and told; their init rests.
     spent: VecDeque<Slot>,
+    /// Those of them that were killed and whose end has not been seen.
+    falling: HashSet<Slot>,
+    /// When the last of them was killed.
+    killed: Instant,
     sweeper: Sweeper,
     /// When the front last asked for a run, when a run last began or ended, and since when the pool lacks something
     /// without a build.
@@ -116,6 +120,8 @@ impl Server {
             pool: pool_for(bounds, &prepared),
             prepared,
             spent: VecDeque::new(),
+            falling: HashSet::new(),
+            killed: now,
             sweeper,
             heard: now,
             stirred: now,
@@ -176,8 +182,9 @@ impl Server {
         for group in std::mem::take(&mut self.retired) {
             self.retire(group);
         }
-        // What is built next takes the groups of what was taken apart.
-        if !self.take_apart(now) && (count == 0 || now >= self.heard + QUIET) {
+        self.take_apart(now);
+        // What is built next takes the groups of what falls.
+        if !self.some_fall(now) && (count == 0 || now >= self.heard + QUIET) {
             self.look_after_pool(now);
         }
         Ok(())
@@ -189,8 +196,10 @@ impl Server {
         let running = self.held.values().filter_map(Held::running);
         let clock = running.map(|run| run.deadline.min(run.next_cpu_look)).min();
         let retry = (!self.retired.is_empty()).then(|| now + RETRY);
-        let apart = (!self.spent.is_empty()).then(|| self.stirred + QUIET);
-        let pool = self.pool.due().map(|due| due.max(self.may_build()));
+        // While some fall, their end is what is waited for.
+        let still = !self.some_fall(now);
+        let apart = (still && !self.spent.is_empty()).then(|| self.stirred + QUIET);
+        let pool = self.pool.due().filter(|_| still).map(|due| due.max(self.may_build()));
         let trim = (self.grounds.tree.spare() > 0 && !self.pool.is_lacking()).then_some(self.heard + IDLE);
         let keeps = self.ranges.keeps_maps() || self.grounds.nets.borrow().spare() > 0;
         let maps = keeps.then_some(self.heard + MAPS_IDLE);
@@ -467,6 +476,7 @@ impl Server {
     /// Every process of this sandbox is gone: count and tell if that is not done, give back.
     fn finish(&mut self, slot: Slot) -> Result<(), End> {
         let Some(mut held) = self.held.remove(&slot) else { return Ok(()) };
+        self.falling.remove(&slot);
         let ended = match &held.state {
             State::Running(run) => self.end_run(run.number, &ended(run, &held.group)),
             State::Waiting(profile) => {

@@ -19,6 +19,8 @@ pub(super) const QUIET: Duration = Duration::from_millis(2);
 const SPENT_MAX: usize = 64;
 /// So many are killed in one turn of the loop: a run that comes meanwhile waits for the end of no more.
 const AT_ONCE: usize = 4;
+/// In which time they are gone.
+const FALL: Duration = Duration::from_millis(50);
 /// One whose run used more memory than this goes at once: its files may still hold some of it.
 pub(super) const LIGHT: u64 = 16 << 20;
 /// A run is likely to end within this time; if it does, what is built meanwhile would be in its way.
@@ -30,31 +32,41 @@ const LOW_BUILD_GAP: Duration = Duration::from_millis(5);
 /// and at once if nothing is left and they ask one after the other, no further apart than this: there will be no silence to
 /// build in.
 pub(super) const RUSH: Duration = Duration::from_millis(5);
+/// Unless more runs than these are under way: then each builds its own, and what is built between them is in their way.
+const ALONE: usize = 2;
 /// After this much silence no group waits to be used again: an idle daemon holds its waiting sandboxes and nothing else.
 pub(super) const IDLE: Duration = Duration::from_millis(30);
 /// After this much the id maps of workspaces and the network namespaces that rest go as well: they take long to make.
 pub(super) const MAPS_IDLE: Duration = Duration::from_secs(1);
 
 impl Server {
-    /// Kills what rests when nothing stirs, and the oldest of too many; `finish` comes when their death is seen. Whether
-    /// there were any.
-    pub(super) fn take_apart(&mut self, now: Instant) -> bool {
+    /// Whether some were killed whose end will be seen any moment. One that takes long holds nothing up.
+    pub(super) fn some_fall(&self, now: Instant) -> bool {
+        !self.falling.is_empty() && now < self.killed + FALL
+    }
+
+    /// Kills what rests when nothing stirs, and the oldest of too many; `finish` comes when their end is seen.
+    pub(super) fn take_apart(&mut self, now: Instant) {
+        if self.some_fall(now) {
+            return;
+        }
         let kept = if now >= self.stirred + QUIET { 0 } else { SPENT_MAX };
         let too_many = self.spent.len().saturating_sub(kept).min(AT_ONCE);
         for slot in self.spent.drain(..too_many) {
             // One that died by itself is gone.
             if let Some(held) = self.held.get(&slot) {
                 held.sandbox.kill();
+                self.falling.insert(slot);
+                self.killed = now;
             }
         }
-        too_many > 0
     }
 
     /// When the pool may be filled: nothing stirs and no run is young, or too much is missing for too long.
     pub(super) fn may_build(&self) -> Instant {
         let youngest = self.held.values().filter_map(Held::running).map(|run| run.begun + SHORT_RUN).max();
         let silent = youngest.into_iter().fold(self.stirred + QUIET, Instant::max);
-        let gap = if self.rushed && self.pool.is_bare() {
+        let gap = if self.rushed && self.runs.len() <= ALONE && self.pool.is_bare() {
             Duration::ZERO
         } else if self.pool.is_low() {
             LOW_BUILD_GAP
