@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 const ROUNDS_MIN: usize = 3;
 /// A turn of one whose calls take long has fewer of them: about so much time for each client.
 const TURN: Duration = Duration::from_millis(160);
-/// A turn without a pause is so many times as long: what waited when it began is a small part of its calls.
-const LASTING: usize = 10;
+/// A turn without a pause is so many times as long: what waited when it began is a small part of its calls. Not more: the
+/// daemon closes a connection that is idle for ten seconds, and the others have their turns meanwhile.
+const LASTING: usize = 5;
 
 /// What one contender's calls took.
 pub struct Series {

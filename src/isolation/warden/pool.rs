@@ -149,6 +149,11 @@ impl Pool {
         self.shelves.iter().any(|shelf| shelf.usable && low(shelf))
     }
 
+    /// Whether nothing waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.shelves.iter().all(|shelf| shelf.waiting.is_empty())
+    }
+
     /// Whether some profile that wants any has none.
     pub(super) fn is_bare(&self) -> bool {
         self.shelves.iter().any(|shelf| shelf.lacks() && shelf.waiting.is_empty())
@@ -256,6 +261,7 @@ mod tests {
                 pool.take(0).expect("it was full");
                 assert_eq!(pool.is_low(), left < enough, "{left} of {size}");
                 assert_eq!(pool.is_bare(), left == 0, "{left} of {size}");
+                assert!(!pool.is_empty(), "the other profile has all of its own");
             }
         }
     }

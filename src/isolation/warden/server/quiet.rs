@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 pub(super) const QUIET: Duration = Duration::from_millis(2);
 /// Sandboxes whose run is over that wait for such silence to be taken apart; with more of them the oldest goes.
 const SPENT_MAX: usize = 64;
+/// The same when a shelf is bare, or there is none: then runs build their own, and can use the groups of those before them.
+const SPENT_FEW: usize = 4;
 /// So many are killed in one turn of the loop: a run that comes meanwhile waits for the end of no more.
 const AT_ONCE: usize = 4;
 /// In which time they are gone.
@@ -50,7 +52,13 @@ impl Server {
         if self.some_fall(now) {
             return;
         }
-        let kept = if now >= self.stirred + QUIET { 0 } else { SPENT_MAX };
+        let kept = if now >= self.stirred + QUIET {
+            0
+        } else if self.pool.is_bare() || self.pool.is_empty() {
+            SPENT_FEW
+        } else {
+            SPENT_MAX
+        };
         let too_many = self.spent.len().saturating_sub(kept).min(AT_ONCE);
         for slot in self.spent.drain(..too_many) {
             // One that died by itself is gone.
