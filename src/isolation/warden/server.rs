@@ -21,7 +21,7 @@ use crate::isolation::spawn::spawn;
 use crate::model::{Layer, Limit};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use quiet::{IDLE, LIGHT, MAPS_IDLE, QUIET, RUSH};
+use quiet::{FALL, IDLE, LIGHT, MAPS_IDLE, QUIET, RUSH};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -196,14 +196,15 @@ impl Server {
         let running = self.held.values().filter_map(Held::running);
         let clock = running.map(|run| run.deadline.min(run.next_cpu_look)).min();
         let retry = (!self.retired.is_empty()).then(|| now + RETRY);
-        // While some fall, their end is what is waited for.
-        let still = !self.some_fall(now);
-        let apart = (still && !self.spent.is_empty()).then(|| self.stirred + QUIET);
-        let pool = self.pool.due().filter(|_| still).map(|due| due.max(self.may_build()));
+        let fallen = self.some_fall(now).then(|| self.killed + FALL);
+        let apart = (!self.spent.is_empty()).then(|| self.stirred + QUIET);
+        let pool = self.pool.due().map(|due| due.max(self.may_build()));
         let trim = (self.grounds.tree.spare() > 0 && !self.pool.is_lacking()).then_some(self.heard + IDLE);
         let keeps = self.ranges.keeps_maps() || self.grounds.nets.borrow().spare() > 0;
         let maps = keeps.then_some(self.heard + MAPS_IDLE);
-        match clock.into_iter().chain(retry).chain(apart).chain(pool).chain(trim).chain(maps).min() {
+        let quiet = apart.into_iter().chain(pool).chain(trim).chain(maps).min();
+        // While some fall nothing of the quiet's is done, and what is due would spin.
+        match clock.into_iter().chain(retry).chain(fallen.or(quiet)).min() {
             Some(due) if due <= now => EpollTimeout::ZERO,
             // One millisecond more: a wait that ends just before the deadline would spin.
             Some(due) => EpollTimeout::try_from(due.saturating_duration_since(now) + Duration::from_millis(1))

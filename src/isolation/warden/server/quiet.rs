@@ -21,8 +21,8 @@ const SPENT_MAX: usize = 64;
 const SPENT_FEW: usize = 4;
 /// So many are killed in one turn of the loop: a run that comes meanwhile waits for the end of no more.
 const AT_ONCE: usize = 4;
-/// In which time they are gone.
-const FALL: Duration = Duration::from_millis(50);
+/// In which time they are gone. One that is not holds nothing up any more.
+pub(super) const FALL: Duration = Duration::from_millis(50);
 /// One whose run used more memory than this goes at once: its files may still hold some of it.
 pub(super) const LIGHT: u64 = 16 << 20;
 /// A run is likely to end within this time; if it does, what is built meanwhile would be in its way.
@@ -42,15 +42,16 @@ pub(super) const IDLE: Duration = Duration::from_millis(30);
 pub(super) const MAPS_IDLE: Duration = Duration::from_secs(1);
 
 impl Server {
-    /// Whether some were killed whose end will be seen any moment. One that takes long holds nothing up.
+    /// Whether some were killed whose end will be seen any moment.
     pub(super) fn some_fall(&self, now: Instant) -> bool {
         !self.falling.is_empty() && now < self.killed + FALL
     }
 
     /// Kills what rests when nothing stirs, and the oldest of too many; `finish` comes when their end is seen.
     pub(super) fn take_apart(&mut self, now: Instant) {
-        if self.some_fall(now) {
-            return;
+        let fall = self.some_fall(now);
+        if !fall {
+            self.falling.clear();
         }
         let kept = if now >= self.stirred + QUIET {
             0
@@ -59,7 +60,9 @@ impl Server {
         } else {
             SPENT_MAX
         };
-        let too_many = self.spent.len().saturating_sub(kept).min(AT_ONCE);
+        let some = if fall { 0 } else { self.spent.len().saturating_sub(kept).min(AT_ONCE) };
+        // However long they fall: no more than these rest.
+        let too_many = some.max(self.spent.len().saturating_sub(SPENT_MAX));
         for slot in self.spent.drain(..too_many) {
             // One that died by itself is gone.
             if let Some(held) = self.held.get(&slot) {
