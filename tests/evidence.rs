@@ -285,7 +285,8 @@ impl Meddling {
                     .expect("an insertion");
             }
             Self::Key(seq) => change(
-                "UPDATE keys SET key = key + 1 WHERE seq = ?1 AND key = (SELECT min(key) FROM keys WHERE seq = ?1)",
+                // The highest: one above it is none of the others, where the ids of a begin and its end may be neighbours.
+                "UPDATE keys SET key = key + 1 WHERE seq = ?1 AND key = (SELECT max(key) FROM keys WHERE seq = ?1)",
                 seq,
             ),
             Self::NoKey(seq) => {

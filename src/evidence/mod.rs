@@ -11,8 +11,8 @@
 //! does; every begin gets exactly one end, at the latest at the next start, as `lost`. Records hang together in a chain
 //! of hashes ([`chain`]) that is signed every so often: a record that was changed, dropped, moved or added is found, in
 //! the database, in segments and, with nothing but the public key, in an export ([`verify_export`]). A damaged journal is
-//! set aside, never replaced in silence: the first record of the next chain names it. On a full disk nothing is begun,
-//! and what runs is still recorded to its end.
+//! set aside, never replaced in silence: the first record of the next chain names it. On a full disk nothing is begun
+//! (with a slate: once it could not be moved, a quarter second at most), and what runs is still recorded to its end.
 //!
 //! **Who commits.** With [`Durability::Process`] whoever waits, for all that lie on the list by then: a commit is one write to
 //! the slate. Whatever takes longer (a disk that is waited for, signatures, the index, sealing) is the thread "evidence"'s.

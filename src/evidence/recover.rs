@@ -231,7 +231,7 @@ fn attempt(
         let path = directory.join(SECRET_NAME);
         return Err(Attempt::Failed(KeyError::Another { path }.into()));
     }
-    let from_slate = slate::recover(directory, &connection, &state).map_err(named)?;
+    let from_slate = slate::recover(&slate::read(directory)?, &connection, &state).map_err(named)?;
     Ok(Loaded { from_slate, ..load(connection, state, key, noted.as_ref(), &path)? })
 }
 

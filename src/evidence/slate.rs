@@ -12,6 +12,8 @@
 //! Nothing is ever wiped off. What stands there counts if it goes on where the database ends: its hash is the chain's with
 //! its line added. An older entry does not, half of one does not, and neither does what follows it.
 
+use super::EvidenceError;
+use super::aside::host;
 use super::chain::link;
 use super::db::{self, StateRow};
 use super::id::{Digest, Short};
@@ -71,13 +73,20 @@ impl Slate {
     }
 }
 
+/// What stands on it. Without a file that is nothing; one that can't be read may hold what was answered.
+pub(super) fn read(directory: &Path) -> Result<Vec<u8>, EvidenceError> {
+    let path = directory.join(NAME);
+    match fs::read(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        read => read.map_err(host("read", &path)),
+    }
+}
+
 /// Moves what a dead daemon left on the slate into the database. How many records that were.
-pub(super) fn recover(directory: &Path, connection: &Connection, state: &StateRow) -> rusqlite::Result<usize> {
-    // A slate that can't be read holds nothing that could be told from nothing.
-    let Ok(bytes) = fs::read(directory.join(NAME)) else { return Ok(0) };
+pub(super) fn recover(bytes: &[u8], connection: &Connection, state: &StateRow) -> rusqlite::Result<usize> {
     let seq = db::last_seq(connection, state)?;
     let Some(hash) = db::hash_at(connection, state, seq)? else { return Ok(0) };
-    let rows: Vec<Row> = entries(&bytes, Place { seq, hash }).collect();
+    let rows: Vec<Row> = entries(bytes, Place { seq, hash }).collect();
     if rows.is_empty() {
         return Ok(0);
     }
@@ -140,7 +149,7 @@ mod tests {
         lines.iter().map(row).collect()
     }
 
-    fn read(directory: &Path, from: Place) -> Vec<String> {
+    fn lines(directory: &Path, from: Place) -> Vec<String> {
         let bytes = fs::read(directory.join(NAME)).expect("the slate");
         entries(&bytes, from).map(|row| String::from_utf8(row.line).expect("text")).collect()
     }
@@ -151,13 +160,13 @@ mod tests {
         let mut slate = Slate::open(directory.path()).expect("a slate");
         let first = rows(START, &["one", "two, which is longer", "three"]);
         assert!(slate.write(&first[..2]).expect("written") && slate.write(&first[2..]).expect("written"));
-        assert_eq!(read(directory.path(), START), ["one", "two, which is longer", "three"]);
+        assert_eq!(lines(directory.path(), START), ["one", "two, which is longer", "three"]);
         // The database has them; the next ones stand over them.
         slate.wipe();
         let head = Place { seq: 3, hash: first[2].hash };
         assert!(slate.write(&rows(head, &["four"])).expect("written"));
-        assert_eq!(read(directory.path(), head), ["four"]);
-        assert_eq!(read(directory.path(), START), Vec::<String>::new(), "it does not go on from there");
+        assert_eq!(lines(directory.path(), head), ["four"]);
+        assert_eq!(lines(directory.path(), START), Vec::<String>::new(), "it does not go on from there");
     }
 
     #[test]
@@ -172,9 +181,9 @@ mod tests {
             let mut torn = whole.clone();
             torn[place] ^= 1;
             fs::write(&path, &torn).expect("written");
-            assert_eq!(read(directory.path(), START), ["one"], "byte {place}");
+            assert_eq!(lines(directory.path(), START), ["one"], "byte {place}");
             fs::write(&path, &whole[..place]).expect("written");
-            assert_eq!(read(directory.path(), START), ["one"], "cut at {place}");
+            assert_eq!(lines(directory.path(), START), ["one"], "cut at {place}");
         }
     }
 
@@ -186,7 +195,15 @@ mod tests {
         let written = rows(START, &[&long, "y", "z"]);
         assert!(slate.write(&written[..2]).expect("written"));
         assert!(!slate.write(&written[2..]).expect("refused"));
-        assert_eq!(read(directory.path(), START).len(), 2);
+        assert_eq!(lines(directory.path(), START).len(), 2);
         assert_eq!(fs::metadata(directory.path().join(NAME)).expect("the slate").len(), BYTES);
+    }
+
+    #[test]
+    fn no_slate_is_an_empty_one_and_one_that_cannot_be_read_is_not() {
+        let directory = tempfile::tempdir().expect("a directory");
+        assert_eq!(read(directory.path()).expect("nothing"), Vec::<u8>::new());
+        fs::create_dir(directory.path().join(NAME)).expect("a directory in its place");
+        assert!(read(directory.path()).is_err());
     }
 }
