@@ -1,17 +1,11 @@
 //! The daemon. See the crate's documentation for what it does and `sandboxd::daemon` for the order of its start.
 
 use clap::{CommandFactory, Parser};
-use sandboxd::daemon::{Arguments, Config, LogFormat, check, lacking, run};
-use tracing_subscriber::EnvFilter;
+use sandboxd::daemon::{Arguments, Config, check, lacking, log, run};
 
 fn main() {
     let arguments = Arguments::parse();
-    let filter = EnvFilter::try_from_env("SANDBOXD_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
-    match arguments.log_format {
-        LogFormat::Text => log.with_ansi(false).init(),
-        LogFormat::Json => log.json().init(),
-    }
+    log::start(&log::wanted(), arguments.log_format);
     if let Some(directory) = &arguments.manual {
         let written = sandboxd::manual::write(Arguments::command(), "8", directory);
         std::process::exit(written.map_or_else(
@@ -26,7 +20,7 @@ fn main() {
         eprintln!("sandboxd: {error:#}");
         std::process::exit(1)
     });
-    let code = if arguments.check { check(&config) } else { run(config.clone()) };
+    let code = if arguments.check { check(&config) } else { run(config.clone(), arguments.log_format) };
     std::process::exit(code.unwrap_or_else(|error| {
         eprintln!("sandboxd: {error:#}");
         for finding in lacking(&config) {

@@ -7,7 +7,7 @@ use crate::pipeline::{PressureSettings, RetentionSettings, SandboxSettings, Sess
 use crate::workspace::IMAGE_MIN_BYTES;
 use anyhow::{Context, bail};
 use clap::Parser;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 /// Read if it is there and no `--config` was given.
@@ -41,7 +41,7 @@ pub struct Arguments {
 }
 
 /// Shape of log lines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 pub enum LogFormat {
     /// For people.
     Text,

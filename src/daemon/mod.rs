@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! root, one thread   config → profiles → filters → kernel probe → service user → directories → lock → store → cgroups → socket (or the one handed over)
-//!                    fork ─────────────────────────────────────────────▶ warden (stays root, never has a thread)
+//!                    start ────────────────────────────────────────────▶ sandboxd-warden (stays root, never has a thread)
 //!                    wait for its Ready
 //! front              drop to the service user, no capability, no_new_privs, Landlock
 //!                    only now: tokio, HTTP
@@ -17,27 +17,30 @@ mod activation;
 mod config;
 mod front;
 mod host;
+pub mod log;
 mod manager;
 mod privileges;
 mod rules;
 mod store;
+mod warden;
 
 pub use config::{Arguments, Config, LogFormat};
 pub use store::{Driver, StoreRules};
+pub use warden::warden;
 
 use crate::doctor::{self, Facts, Finding, State};
 use crate::executor::HostReport;
-use crate::isolation::cgroup::Tree;
+use crate::isolation::cgroup::Ground;
 use crate::isolation::probe::Kernel;
 use crate::isolation::spawn::socket_pair;
-use crate::isolation::sys::{self, SingleThreaded};
-use crate::isolation::warden::{PoolBounds, Ready, Setup, warden_main, wire};
+use crate::isolation::warden::{PoolBounds, Ready, wire};
 use crate::pipeline::PressureFiles;
 use anyhow::{Context, bail};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rules::Files;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
+use warden::Handover;
 
 /// How long the warden may take to build its trees; a slow disk needs a second, an emulated and busy machine half a minute.
 /// Less than systemd's own patience (90 s), so that the reason is ours to say.
@@ -46,7 +49,7 @@ const READY_TIMEOUT_MS: u16 = 60_000;
 const SOCKET_BUFFER: usize = 4 << 20;
 
 /// Runs the daemon. Returns its exit code.
-pub fn run(config: Config) -> anyhow::Result<i32> {
+pub fn run(config: Config, log_format: LogFormat) -> anyhow::Result<i32> {
     if !nix::unistd::geteuid().is_root() {
         bail!("sandboxd must be started as root (it gives that up itself); use sudo or systemd");
     }
@@ -62,50 +65,44 @@ pub fn run(config: Config) -> anyhow::Result<i32> {
     let lock = host::lock(&places)?;
     let (range_block, block_lock) = host::claim_range_block()?;
     let ground = store::lay(config.store, &places, service)?;
-    let tree = Tree::make().context("the cgroup tree")?;
+    let groups = Ground::make().context("the cgroup tree")?;
     let door = host::listen(&places)?;
     host::write_pid(&places)?;
 
     let (ours, theirs) = socket_pair().context("the socket to the warden")?;
     host::enlarge_buffers(&ours, &theirs, SOCKET_BUFFER);
     let mut report = HostReport {
-        cgroup_mode: tree.mode(),
-        cgroup_layers: tree.layers().to_vec(),
-        cgroup_degraded: tree.degraded().to_vec(),
+        cgroup_mode: groups.mode(),
+        cgroup_layers: groups.layers().to_vec(),
+        cgroup_degraded: groups.degraded().to_vec(),
         kernel: kernel.clone(),
         idmap_errno: 0,
         store: ground.state,
     };
-    let for_warden = files.clone();
-    let setup = Setup {
-        front: theirs,
-        load: Box::new(move || match for_warden.read() {
-            Ok(reading) => Ok(reading.into_sheets()),
-            Err(error) => Err(format!("{error:#}")),
-        }),
-        kernel,
-        tree,
+    let locks = [Some(&lock), Some(&block_lock), ground.lock.as_ref()];
+    let locks: Vec<_> = locks.into_iter().flatten().map(|lock| lock.as_fd()).collect();
+    let handover = Handover {
+        build: warden::build(),
+        log: log::wanted(),
+        log_format,
+        locks: locks.iter().map(AsRawFd::as_raw_fd).collect(),
         workspaces: ground.workspaces,
         scratch: places.scratch.clone(),
         range_block,
         service: (service.uid.as_raw(), service.gid.as_raw()),
+        files: files.clone(),
         pool: PoolBounds { min: config.pool.min, max: config.pool.max },
+        kernel,
+        ground: groups,
     };
-
-    let proof = SingleThreaded::prove()
-        .map_err(|threads| anyhow::anyhow!("{threads} threads before the fork; there must be one"))?;
-    let Some(warden_pid) = sys::fork_plain(&proof).context("could not fork the warden")? else {
-        drop((ours, door, ground.projects));
-        // Not dropped: that would unlock it for both. The run directory is free when neither of us lives.
-        std::mem::forget((lock, block_lock));
-        host::name_process(c"sandboxd-warden");
-        sys::exit_now(warden_main(setup));
-    };
+    let warden_pid = warden::start(theirs, &locks)?;
+    handover.send(ours.as_fd())?;
     // Held by the warden alone: the ranges are free when its last sandbox is gone with it. Our copy is closed without
     // the unlocking that dropping it would do, since the lock is one for both.
     let _ = nix::unistd::close(block_lock.as_raw_fd()); // a copy that stayed open would only be one descriptor more
     std::mem::forget(block_lock);
-    drop(setup); // the warden's end of the socket and the cgroup descriptors are its own
+    // Unlocked by neither of us alone: closed with the last.
+    std::mem::forget(ground.lock);
     let ready = await_ready(&ours)?;
     report.idmap_errno = ready.idmap_errno;
     if ready.digest != reading.digest {
@@ -137,6 +134,7 @@ pub fn check(config: &Config) -> anyhow::Result<i32> {
     let reading = files_of(config).read()?;
     let ids = reading.profiles.ids();
     println!("config, {} profiles and their filters are good: {}", ids.len(), ids.join(", "));
+    warden::program()?;
     for finding in doctor::findings(&Facts::look(&config.state_dir)) {
         match &finding.cure {
             None => println!("{}: {}", finding.name, finding.found),

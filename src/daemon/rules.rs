@@ -12,6 +12,7 @@ use crate::pipeline::{InForce, Source};
 use crate::profile::{Profile, Profiles};
 use anyhow::Context;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -24,7 +25,7 @@ use tokio::sync::Mutex;
 const READINGS_MAX: usize = 3;
 
 /// Where the package's files and the operator's are.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Files {
     /// The package's: `profiles/` and `seccomp/` below it.
     pub shared: PathBuf,

@@ -16,10 +16,11 @@ use crate::executor::StoreState;
 use crate::isolation::store::{self, Image};
 use crate::workspace::{IMAGE, has_projects, make_image};
 use anyhow::{Context, bail};
-use nix::fcntl::{OFlag, open};
+use nix::fcntl::{Flock, OFlag, open};
 use nix::sys::stat::{Mode, fchmod};
 use nix::unistd::fchown;
 use serde::Deserialize;
+use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -59,6 +60,8 @@ pub(super) struct Ground {
     pub projects: OwnedFd,
     /// The same for the warden: a directory, or a device to mount.
     pub workspaces: PathBuf,
+    /// Held until the last process of the daemon is gone.
+    pub lock: Option<Flock<File>>,
     /// What is said of it.
     pub state: StoreState,
 }
@@ -84,7 +87,7 @@ pub(super) fn lay(rules: StoreRules, places: &Places, service: Service) -> anyho
             Ok(()) => {
                 let place = places.projects.display().to_string();
                 let state = StoreState { driver: "btrfs", place, lacking: None };
-                return Ok(Ground { projects, workspaces: places.projects.clone(), state });
+                return Ok(Ground { projects, workspaces: places.projects.clone(), lock: None, state });
             }
             Err(error) if rules.driver == Driver::Btrfs => return Err(error).context("store.driver is btrfs"),
             // Turning quotas on slows a whole filesystem down: that is for its operator to say.
@@ -117,7 +120,7 @@ fn directory(places: &Places, why: String) -> anyhow::Result<Ground> {
     let lacking = if why.is_empty() { "there is no image with subvolumes".to_owned() } else { why };
     let state =
         StoreState { driver: "directory", place: places.projects.display().to_string(), lacking: Some(lacking) };
-    Ok(Ground { projects: open_projects(&places.projects)?, workspaces: places.projects.clone(), state })
+    Ok(Ground { projects: open_projects(&places.projects)?, workspaces: places.projects.clone(), lock: None, state })
 }
 
 fn mounted(path: &Path, service: Service) -> anyhow::Result<Ground> {
@@ -126,10 +129,8 @@ fn mounted(path: &Path, service: Service) -> anyhow::Result<Ground> {
     store::try_limits(&root).context("the store")?;
     fchown(&root, Some(service.uid), Some(service.gid)).context("the store's owner")?;
     fchmod(&root, Mode::from_bits_truncate(0o700)).context("the store's mode")?;
-    // Not unlocked by either of front and warden alone: closed with the last of them.
-    std::mem::forget(lock);
     let state = StoreState { driver: "btrfs", place: path.display().to_string(), lacking: None };
-    Ok(Ground { projects: root, workspaces: device, state })
+    Ok(Ground { projects: root, workspaces: device, lock: Some(lock), state })
 }
 
 #[cfg(test)]

@@ -1,11 +1,12 @@
-//! What this kernel can do, looked at once before the warden is forked.
+//! What this kernel can do, looked at once before the warden is started.
 #![forbid(unsafe_code)]
 
 use super::landlock;
 use crate::model::Layer;
+use serde::{Deserialize, Serialize};
 
 /// The kernel's features as far as sandboxes need them.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kernel {
     /// `uname -r`.
     pub release: String,

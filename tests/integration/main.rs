@@ -44,6 +44,7 @@ mod store;
 mod supervise;
 mod tokens;
 mod tty;
+mod warden;
 mod warm;
 mod workspace;
 

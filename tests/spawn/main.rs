@@ -11,7 +11,7 @@ mod sabotage;
 mod world;
 
 use nix::sys::wait::{WaitStatus, waitpid};
-use sandboxd::isolation::cgroup::Tree;
+use sandboxd::isolation::cgroup::{Ground, Tree};
 use sandboxd::isolation::sys::{self, SingleThreaded};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
@@ -92,7 +92,8 @@ fn in_a_child(tests: &[Test], filtered: usize) -> i32 {
     // A daemon that starts meanwhile removes the groups of dead ones: by this name it knows that we live.
     std::fs::write("/proc/self/comm", "sandboxd-spawn").expect("the process can be named");
     let fixture = Fixture::make();
-    let tree = Tree::make().expect("missing: a cgroup tree in which this process may make groups");
+    let ground = Ground::make().expect("missing: a cgroup tree in which this process may make groups");
+    let tree = Tree::open(&ground).expect("what was made a moment ago is there");
     let proof = SingleThreaded::prove().expect("a harness without threads");
     match sys::fork_plain(&proof).expect("a process can be forked") {
         None => sys::exit_now(run(tests, filtered, &fixture, tree, proof)),

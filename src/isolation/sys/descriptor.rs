@@ -14,6 +14,13 @@ pub fn copy_inherited(raw: RawFd) -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(copy) })
 }
 
+/// Has execve close every descriptor from `first` on.
+pub fn close_on_exec_from(first: RawFd) -> Result<(), Errno> {
+    let flags = libc::CLOSE_RANGE_CLOEXEC;
+    // SAFETY: close_range takes plain numbers, and with this flag closes nothing now.
+    checked(unsafe { libc::syscall(libc::SYS_close_range, first as libc::c_uint, libc::c_uint::MAX, flags) }).map(drop)
+}
+
 /// A row of numbers under which a child finds what it is given. Below them little is open, above them everything that belongs
 /// to other sandboxes: a child copies the table up to the row's end and never sees the rest (`vfork.rs`).
 #[derive(Debug)]

@@ -16,7 +16,7 @@ mod vfork;
 pub use btrfs::{
     copy_subvolume, enable_quotas, is_btrfs, limit_subvolume, make_subvolume, make_writable, remove_subvolume,
 };
-pub use descriptor::{Filled, NamespaceKind, Places, copy_inherited, namespace_of};
+pub use descriptor::{Filled, NamespaceKind, Places, close_on_exec_from, copy_inherited, namespace_of};
 pub use fork::{Forked, SingleThreaded, exit_now, fork_plain, fork_sandbox, parent_death_signal, signal_group};
 pub use heap::{join_chunks_early, let_go_of_text, trim_heap};
 pub use loops::{bind_loop, free_loop, loop_file};

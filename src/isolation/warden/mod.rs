@@ -1,7 +1,8 @@
 //! The warden: root, one thread, no async, no HTTP, no JSON. It makes sandboxes and ends them.
 //!
-//! It does not trust the front. It was forked with the profiles that root loaded; it takes numbers and ids, never a path;
-//! it opens workspaces itself below its own root; it refuses limits above the profile's; and anything that is not a
+//! It is a program of its own (`src/bin/sandboxd-warden.rs`, started by `daemon/warden.rs`), with nothing in it that it does
+//! not need. It does not trust the front. It reads the profiles from root's files itself; it takes numbers and ids, never a
+//! path; it opens workspaces itself below its own root; it refuses limits above the profile's; and anything that is not a
 //! message of [`protocol`] ends the whole daemon.
 //!
 //! ```text

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 use super::protocol::{PoolGauges, STATS_MAX};
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -31,7 +32,7 @@ const FEW: usize = 8;
 pub(super) struct Slot(pub(super) u64);
 
 /// How many sandboxes of each profile may wait. A `max` of zero is no pool at all.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolBounds {
     /// At least so many, asked for or not.
     pub min: u16,
