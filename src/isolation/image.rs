@@ -51,7 +51,7 @@ pub fn program() -> Result<Sealed, Errno> {
 
 /// What the child is to know of a profile.
 pub fn sheet(plan: &SandboxPlan) -> Result<Sealed, Errno> {
-    seal(c"sandboxd-sheet", &write_sheet(plan), MemfdFlags::empty())
+    seal(c"sandboxd-sheet", &write_sheet(plan, ignored_signals()), MemfdFlags::empty())
 }
 
 fn seal(name: &CStr, bytes: &[u8], flags: MemfdFlags) -> Result<Sealed, Errno> {
@@ -108,11 +108,19 @@ fn filter_bytes(program: &[Instruction]) -> Vec<u8> {
     program.iter().flat_map(bytes).collect()
 }
 
+/// The signals that this process ignores, and with it whatever it executes; all of them if that can't be read.
+fn ignored_signals() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
+    mask.unwrap_or(u64::MAX)
+}
+
 /// The sheet of a plan; `child/sheet.rs` reads it.
-fn write_sheet(plan: &SandboxPlan) -> Vec<u8> {
+fn write_sheet(plan: &SandboxPlan, ignored_signals: u64) -> Vec<u8> {
     let mut sheet = Fields::default();
     sheet.u8(plan.sabotage.map_or(NO_STEP, |step| step as u8));
     sheet.u8(plan.filter_ahead.into());
+    sheet.u64(ignored_signals);
     sheet.bytes(&filter_bytes(&plan.filter));
     sheet.bytes(&filter_bytes(&plan.init_filter));
     for limit in rlimits::of(&plan.limits, Life::Once) {

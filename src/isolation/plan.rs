@@ -197,14 +197,14 @@ pub struct SandboxPlan {
 }
 
 impl SandboxPlan {
-    /// The plan of a profile whose tree stands at `tree`. `proc_has` says which paths of /proc exist.
+    /// The plan of a profile whose tree stands at `tree`. `proc_needs` says which paths of /proc are there to be masked so.
     pub fn new(
         tree: &CStr,
         limits: Limits,
         landlock_abi: u32,
         tcp: Tcp,
         filter: Vec<Instruction>,
-        proc_has: impl Fn(&str) -> bool,
+        proc_needs: impl Fn(&str, Mask) -> bool,
     ) -> Self {
         let below = |path: &str| CString::new(format!("{NEW_ROOT}{path}")).expect("our own paths hold no NUL");
         Self {
@@ -213,7 +213,7 @@ impl SandboxPlan {
             areas: Area::ALL.map(|area| (below(area.path()), area.options(&limits))).to_vec(),
             masks: MASKED
                 .iter()
-                .filter(|(name, _)| proc_has(name))
+                .filter(|&&(name, mask)| proc_needs(name, mask))
                 .map(|&(name, mask)| ProcMask { path: below(&format!("/proc/{name}")), mask })
                 .collect(),
             landlock_abi,

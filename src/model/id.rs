@@ -1,5 +1,6 @@
 //! Ids as types. An id that reached this module is safe to use as a directory name.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -148,12 +149,26 @@ fn digits(mut value: u128) -> String {
     text.iter().map(|&b| char::from(b)).collect()
 }
 
-/// 128 random bits from the kernel.
+/// Random bytes that a thread asks the kernel for at once: what it gives without a chance of failure (random(4)).
+const RANDOM_BYTES: usize = 256;
+
+/// 128 random bits from the kernel. An exec needs half a dozen ids, so they are fetched ahead; what was given is wiped.
 fn random_u128() -> u128 {
-    let mut bytes = [0u8; 16];
-    let filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
-    assert_eq!(filled, Ok(bytes.len()), "getrandom(2) of 16 bytes does not fail once the pool is up");
-    u128::from_le_bytes(bytes)
+    thread_local! {
+        static AHEAD: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    }
+    AHEAD.with_borrow_mut(|ahead| {
+        if ahead.is_empty() {
+            ahead.resize(RANDOM_BYTES, 0);
+            let filled = rustix::rand::getrandom(&mut *ahead, rustix::rand::GetRandomFlags::empty());
+            assert_eq!(filled, Ok(RANDOM_BYTES), "getrandom(2) of 256 bytes does not fail once the pool is up");
+        }
+        let (rest, taken) = ahead.split_last_chunk_mut::<16>().expect("it holds a whole number of them");
+        let (left, value) = (rest.len(), u128::from_le_bytes(*taken));
+        taken.fill(0);
+        ahead.truncate(left);
+        value
+    })
 }
 
 #[cfg(test)]

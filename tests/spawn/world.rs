@@ -97,7 +97,7 @@ impl World {
 
     /// What the daemon would plan for a profile with the default limits.
     pub fn plan(&self) -> SandboxPlan {
-        let has_proc = |name: &str| Path::new("/proc").join(name).exists();
+        let has_proc = |name: &str, _| Path::new("/proc").join(name).exists();
         let filter = self.filter.program.clone();
         SandboxPlan::new(&self.root, Limits::default(), self.landlock_abi, Tcp::Loopback, filter, has_proc)
     }

@@ -447,13 +447,14 @@ pub fn set_umask(mask: usize) {
     let _ = call(SYS_UMASK, [mask]); // it can't fail
 }
 
-/// Default disposition for every signal and an empty mask: what the warden ignores is not the program's business.
-pub fn reset_signals() -> Done {
+/// Default disposition for the signals that the warden ignores (bit 0 is signal 1), and an empty mask: neither is the
+/// program's business. Handlers are gone since we were executed.
+pub fn reset_signals(ignored: u64) -> Done {
     /// `_NSIG`.
     const SIGNALS: usize = 64;
     let default: [u64; 4] = [0; 4];
     let none: u64 = 0;
-    for signal in 1..=SIGNALS {
+    for signal in (1..=SIGNALS).filter(|signal| ignored >> (signal - 1) & 1 == 1) {
         let _ = call(SYS_RT_SIGACTION, [signal, place(&default), 0, size_of_val(&none)]); // KILL and STOP are EINVAL
     }
     done(call(SYS_RT_SIGPROCMASK, [SIG_SETMASK, place(&none), 0, size_of_val(&none)]))
@@ -462,11 +463,18 @@ pub fn reset_signals() -> Done {
 /// Sets a limit, soft and hard alike. An amount above what we were given becomes that: raising it needs a right that the
 /// daemon may lack, and less than asked for is never a hole.
 pub fn limit(resource: u32, amount: u64) -> Done {
-    let mut old: [u64; 2] = [0; 2];
-    call(SYS_PRLIMIT64, [0, resource as usize, 0, writable(&mut old)])?;
-    let amount = amount.min(old[1]);
-    let new: [u64; 2] = [amount; 2];
-    done(call(SYS_PRLIMIT64, [0, resource as usize, place(&new), 0]))
+    let set = |amount: u64| {
+        let new: [u64; 2] = [amount; 2];
+        done(call(SYS_PRLIMIT64, [0, resource as usize, place(&new), 0]))
+    };
+    match set(amount) {
+        Err(Errno(EPERM)) => {
+            let mut old: [u64; 2] = [0; 2];
+            call(SYS_PRLIMIT64, [0, resource as usize, 0, writable(&mut old)])?;
+            set(amount.min(old[1]))
+        }
+        done => done,
+    }
 }
 
 // ── rights

@@ -62,8 +62,9 @@ calls! {
     SYS_LANDLOCK_RESTRICT_SELF 446 446
 }
 
-pub const EINTR: i32 = 4;
+pub const EPERM: i32 = 1;
 pub const ENOENT: i32 = 2;
+pub const EINTR: i32 = 4;
 pub const EBADF: i32 = 9;
 pub const ECHILD: i32 = 10;
 pub const EACCES: i32 = 13;

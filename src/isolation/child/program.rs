@@ -44,7 +44,7 @@ pub fn run(sheet: &Sheet<'_>, handles: &Handles, rules: Option<Fd>, [told, tell]
     }
     steps.take(Step::Signals, 0, || {
         calls::set_umask(0o022);
-        calls::reset_signals()
+        calls::reset_signals(sheet.ignored_signals)
     });
     steps.take(Step::Securebits, 0, calls::lock_securebits);
     steps.take(Step::BecomeUser, 0, || calls::become_user(INSIDE_UID));

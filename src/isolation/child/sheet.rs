@@ -34,6 +34,8 @@ pub struct Sheet<'a> {
     /// For tests: the step that is to fail; a number that no step has, for none.
     pub sabotage: u8,
     pub filter_ahead: bool,
+    /// Signals that the warden ignores, and we with it.
+    pub ignored_signals: u64,
     pub filter: &'a [u8],
     pub init_filter: &'a [u8],
     pub rlimits: [Rlimit; RLIMITS],
@@ -55,6 +57,7 @@ impl<'a> Sheet<'a> {
     pub fn read(bytes: &'a [u8]) -> Option<Self> {
         let mut fields = Fields(bytes);
         let (sabotage, filter_ahead) = (fields.u8()?, fields.u8()? != 0);
+        let ignored_signals = fields.u64()?;
         let (filter, init_filter) = (fields.bytes()?, fields.bytes()?);
         let mut rlimits = [Rlimit { resource: 0, amount: 0, late: false }; RLIMITS];
         for limit in &mut rlimits {
@@ -72,7 +75,17 @@ impl<'a> Sheet<'a> {
         let masks = (fields.u16()?, Fields(fields.bytes()?));
         let areas = (fields.u16()?, Fields(fields.bytes()?));
         let whole = fields.0.is_empty();
-        whole.then_some(Self { sabotage, filter_ahead, filter, init_filter, rlimits, landlock, masks, areas })
+        whole.then_some(Self {
+            sabotage,
+            filter_ahead,
+            ignored_signals,
+            filter,
+            init_filter,
+            rlimits,
+            landlock,
+            masks,
+            areas,
+        })
     }
 
     /// What is hidden of /proc: paths below it, and how.

@@ -26,18 +26,29 @@ const ROOM: &str = include_str!("../child/room.rs");
 const CALLS: &str = include_str!("../child/calls.rs");
 const MAIN: &str = include_str!("../child/main.rs");
 
+const IGNORED: u64 = 1 << 63 | 1;
+
+#[test]
+fn what_this_process_ignores_is_seen() {
+    // Rust's own start ignores it in every program.
+    assert_eq!(ignored_signals() >> (libc::SIGPIPE - 1) & 1, 1);
+}
+
 fn plan() -> SandboxPlan {
     let filter = vec![Instruction { code: 0x06, jt: 1, jf: 2, k: 0x7fff_0000 }];
-    SandboxPlan::new(c"/tree", Limits::default(), 7, Tcp::None, filter, |name| matches!(name, "acpi" | "keys" | "sys"))
+    SandboxPlan::new(c"/tree", Limits::default(), 7, Tcp::None, filter, |name, _| {
+        matches!(name, "acpi" | "keys" | "sys")
+    })
 }
 
 #[test]
 fn a_plan_is_read_by_the_child_as_it_was_written() {
     let mut plan = plan();
     plan.sabotage = Some(Step::Exec);
-    let bytes = write_sheet(&plan);
+    let bytes = write_sheet(&plan, IGNORED);
     let read = child_sheet::Sheet::read(&bytes).expect("its own sheet");
     assert_eq!((read.sabotage, read.filter_ahead), (Step::Exec as u8, plan.filter_ahead));
+    assert_eq!(read.ignored_signals, IGNORED);
     assert_eq!(read.filter, [0x06, 0, 1, 2, 0, 0, 0xff, 0x7f], "struct sock_filter");
     assert_eq!(read.init_filter.len(), 8 * plan.init_filter.len());
     for (read, written) in read.rlimits.iter().zip(rlimits::of(&plan.limits, Life::Once)) {
@@ -62,7 +73,7 @@ fn a_plan_is_read_by_the_child_as_it_was_written() {
 
 #[test]
 fn a_sheet_that_is_cut_short_is_none() {
-    let bytes = write_sheet(&plan());
+    let bytes = write_sheet(&plan(), IGNORED);
     for len in 0..bytes.len() {
         assert!(child_sheet::Sheet::read(&bytes[..len]).is_none(), "{len} of {} bytes", bytes.len());
     }
@@ -70,8 +81,8 @@ fn a_sheet_that_is_cut_short_is_none() {
 
 #[test]
 fn without_landlock_the_child_is_told_of_none() {
-    let plan = SandboxPlan::new(c"/tree", Limits::default(), 0, Tcp::None, Vec::new(), |_| false);
-    assert!(child_sheet::Sheet::read(&write_sheet(&plan)).expect("its own sheet").landlock.is_none());
+    let plan = SandboxPlan::new(c"/tree", Limits::default(), 0, Tcp::None, Vec::new(), |_, _| false);
+    assert!(child_sheet::Sheet::read(&write_sheet(&plan, IGNORED)).expect("its own sheet").landlock.is_none());
     assert_eq!(
         landlock::wanted(1, Tcp::None).map(|wanted| (wanted.attributes_len, wanted.attributes[1])),
         Some((8, 0))

@@ -1,4 +1,4 @@
-//! The warden's start: from the forked copy of the daemon to the loop.
+//! The warden's start: from what root handed over to the loop.
 #![forbid(unsafe_code)]
 
 use super::pool::PoolBounds;
@@ -10,7 +10,7 @@ use super::workspaces::Workspaces;
 use crate::isolation::cgroup::Tree;
 use crate::isolation::idmap::Ranges;
 use crate::isolation::netns::Nets;
-use crate::isolation::plan::SandboxPlan;
+use crate::isolation::plan::{Mask, SandboxPlan};
 use crate::isolation::probe::Kernel;
 use crate::isolation::rootfs::{self, RootfsError, WORKSPACES};
 use crate::isolation::seccomp::Filter;
@@ -24,9 +24,10 @@ use nix::sys::stat::{Mode, fstat};
 use std::cell::RefCell;
 use std::error::Error;
 use std::ffi::{CStr, CString};
+use std::fs::DirEntry;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Where a root's programs are looked for.
 const BIN_DIRECTORIES: [&str; 3] = ["usr/local/bin", "usr/bin", "bin"];
@@ -284,11 +285,28 @@ impl Grounds {
     }
 }
 
-/// Whether a path of /proc is there and could be opened inside. A file that only its owner may open, the host's root, is
-/// shut already: nobody in a sandbox is that root or has a right over its files, so a mask would cost a mount for nothing.
-fn needs_mask(name: &str) -> bool {
-    let known = std::fs::metadata(std::path::Path::new("/proc").join(name));
-    known.is_ok_and(|known| known.is_dir() || known.mode() & 0o077 != 0 || known.uid() != 0)
+/// Whether a path of /proc is there and its mask would keep anybody inside from anything. A file that only its owner may
+/// open, the host's root, is shut already: nobody in a sandbox is that root or has a right over its files. Nor is a
+/// directory in which nobody at all may write made any safer. Each mask is a mount, or two.
+fn needs_mask(name: &str, mask: Mask) -> bool {
+    let path = Path::new("/proc").join(name);
+    match (path.metadata(), mask) {
+        (Err(_), _) => false,
+        (Ok(_), Mask::ReadOnly) => holds_something_writable(&path),
+        (Ok(known), _) => known.is_dir() || known.mode() & 0o077 != 0 || known.uid() != 0,
+    }
+}
+
+/// Whether anybody may write to something at or below this path. What can't be looked at may be written.
+fn holds_something_writable(path: &Path) -> bool {
+    let Ok(known) = path.symlink_metadata() else { return true };
+    if known.is_symlink() || !known.is_dir() {
+        return !known.is_symlink() && known.mode() & 0o222 != 0;
+    }
+    let Ok(entries) = std::fs::read_dir(path) else { return true };
+    let writable =
+        |entry: std::io::Result<DirEntry>| entry.map_or(true, |entry| holds_something_writable(&entry.path()));
+    known.mode() & 0o222 != 0 || entries.into_iter().any(writable)
 }
 
 /// The capabilities whose programs are not in a root tree. Links are followed within the tree, as a program would.
