@@ -90,6 +90,9 @@ fn container() -> String {
     "--root @bundle/state run --bundle @bundle/@program @id".to_owned()
 }
 
+/// Runs a program in seven fresh namespaces and does nothing else (`namespaces.c`).
+pub const YARDSTICK: &str = "namespaces";
+
 /// One that works here.
 pub struct Peer {
     /// Its name in the tables.
@@ -105,9 +108,29 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// All that work here; says which do not.
+    /// The yardstick, and all that work here; says which do not.
     pub fn all() -> Vec<Self> {
-        RECIPES.iter().filter_map(|recipe| Self::find(recipe).map_err(|why| println!("left out: {why}")).ok()).collect()
+        let found =
+            RECIPES.iter().filter_map(|recipe| Self::find(recipe).map_err(|why| println!("left out: {why}")).ok());
+        std::iter::once(Self::yardstick()).chain(found).collect()
+    }
+
+    /// Namespaces and nothing else, by a program of our own.
+    fn yardstick() -> Self {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/exec/namespaces.c");
+        let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(YARDSTICK);
+        let compiled = Command::new("cc").args(["-static", "-O2", "-s", "-o"]).arg(&program).arg(&source).status();
+        assert!(compiled.is_ok_and(|ended| ended.success()), "cc does not compile {}", source.display());
+        let peer = Self {
+            name: YARDSTICK,
+            version: "the least that fresh namespaces cost".to_owned(),
+            walls: "all namespaces; nothing else, the host's root and /proc",
+            account: Account::new(YARDSTICK),
+            words: program.display().to_string(),
+            bundle: None,
+        };
+        let tried = peer.caller(Program::True).try_call();
+        tried.map(|()| peer).unwrap_or_else(|why| panic!("{YARDSTICK}: {why}"))
     }
 
     fn find(recipe: &Recipe) -> Result<Self, String> {
