@@ -42,7 +42,7 @@ use cpu::Account;
 use daemons::Daemons;
 use goals::Goal;
 use measure::{Cell, Way};
-use peers::{Peer, YARDSTICK};
+use peers::{NAMESPACES, PROCESS, Peer};
 use program::Program;
 use serde_json::json;
 use std::path::Path;
@@ -81,9 +81,10 @@ struct Match {
     ours: &'static [&'static str],
 }
 
-const ALL_PEERS: &[&str] = &[YARDSTICK, "bwrap", "unshare", "minijail0", "nsjail", "firejail", "crun", "runc"];
+const ALL_PEERS: &[&str] =
+    &[PROCESS, NAMESPACES, "bwrap", "unshare", "minijail0", "nsjail", "firejail", "crun", "runc"];
 /// The others take so long that they say nothing new.
-const FAST_PEERS: &[&str] = &[YARDSTICK, "bwrap", "unshare"];
+const FAST_PEERS: &[&str] = &[PROCESS, NAMESPACES, "bwrap", "unshare"];
 const STARTS: &[&str] = &[COLD, WARM, RECYCLED, FSYNC];
 const LASTING: &[&str] = &[COLD, WARM, RECYCLED];
 const PYTHONS: &[&str] = &[COLD, WARM, WARM_PYTHON];

@@ -90,8 +90,22 @@ fn container() -> String {
     "--root @bundle/state run --bundle @bundle/@program @id".to_owned()
 }
 
-/// Runs a program in seven fresh namespaces and does nothing else (`namespaces.c`).
-pub const YARDSTICK: &str = "namespaces";
+/// What nobody gets around (`yardstick.c`).
+struct Yardstick {
+    name: &'static str,
+    flags: &'static [&'static str],
+    walls: &'static str,
+}
+
+/// One small process beside the program.
+pub const PROCESS: &str = "process";
+/// The same, and seven fresh namespaces.
+pub const NAMESPACES: &str = "namespaces";
+
+const YARDSTICKS: [Yardstick; 2] = [
+    Yardstick { name: PROCESS, flags: &["-DNAMESPACES=0"], walls: "none: one small static process beside the program" },
+    Yardstick { name: NAMESPACES, flags: &[], walls: "the same and seven namespaces; the host's root and /proc" },
+];
 
 /// One that works here.
 pub struct Peer {
@@ -108,29 +122,24 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// The yardstick, and all that work here; says which do not.
+    /// The yardsticks, and all that work here; says which do not.
     pub fn all() -> Vec<Self> {
         let found =
             RECIPES.iter().filter_map(|recipe| Self::find(recipe).map_err(|why| println!("left out: {why}")).ok());
-        std::iter::once(Self::yardstick()).chain(found).collect()
+        YARDSTICKS.iter().map(Self::yardstick).chain(found).collect()
     }
 
-    /// Namespaces and nothing else, by a program of our own.
-    fn yardstick() -> Self {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/exec/namespaces.c");
-        let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(YARDSTICK);
-        let compiled = Command::new("cc").args(["-static", "-O2", "-s", "-o"]).arg(&program).arg(&source).status();
-        assert!(compiled.is_ok_and(|ended| ended.success()), "cc does not compile {}", source.display());
-        let peer = Self {
-            name: YARDSTICK,
-            version: "the least that fresh namespaces cost".to_owned(),
-            walls: "all namespaces; nothing else, the host's root and /proc",
-            account: Account::new(YARDSTICK),
-            words: program.display().to_string(),
-            bundle: None,
-        };
+    /// A small program of our own, which needs a compiler.
+    fn yardstick(&Yardstick { name, flags, walls }: &Yardstick) -> Self {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/exec/yardstick.c");
+        let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let mut compile = Command::new("cc");
+        compile.args(["-static", "-nostdlib", "-O2", "-s", "-Wall", "-o"]).arg(&program).args(flags).arg(&source);
+        assert!(compile.status().is_ok_and(|ended| ended.success()), "cc does not compile {}", source.display());
+        let (version, account) = ("yardstick.c".to_owned(), Account::new(name));
+        let peer = Self { name, version, walls, account, words: program.display().to_string(), bundle: None };
         let tried = peer.caller(Program::True).try_call();
-        tried.map(|()| peer).unwrap_or_else(|why| panic!("{YARDSTICK}: {why}"))
+        tried.map(|()| peer).unwrap_or_else(|why| panic!("{name}: {why}"))
     }
 
     fn find(recipe: &Recipe) -> Result<Self, String> {
