@@ -26,7 +26,7 @@ use super::words::{Words, WordsError};
 use crate::isolation::fault::Fault;
 use crate::model::{ExecId, Limit, LimitError, Limits, ProgramSignal, ProjectId, Tty};
 
-/// Changed whenever a record changes; both sides are one binary, so a mismatch means something is very wrong.
+/// Changed whenever a record changes; both sides are of one build, so a mismatch means something is very wrong.
 pub(super) const VERSION: u8 = 1;
 /// Largest datagram: the words of a program and a small header.
 pub const MESSAGE_MAX: usize = super::words::WORDS_MAX + 1024;
